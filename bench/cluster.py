@@ -55,8 +55,7 @@ from lakeops.testing import ManualClock
 
 SIZES = {"100k": 100_000, "1M": 1_000_000, "5M": 5_000_000}
 ROLES = ("driver", "jvm", "executors", "workers")  # driver and workers are Python, the others JVMs
-CLUSTERS = (8, 32, 100)
-START = 7.0  # seconds, as the choice of the engine counts it
+CLUSTERS, START = (8, 32, 100), 7.0  # cores, and the seconds of a start as the choice of the engine counts them
 FORMULA = "start + driver + JVM + (executors + workers) / min(cores, pieces)"
 HEADINGS = ("verb", "local", "driver", "JVM", "executors", "workers", "Spark / local", "start", "jobs", "tasks", "MB")
 PEAKS = "peaks: local, driver, JVM, executor, worker"

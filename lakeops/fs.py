@@ -26,7 +26,7 @@ from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.compression import compr
 from fsspec.core import get_compression
-from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.local import LocalFileSystem, make_path_posix
 from fsspec.transaction import Transaction
 
 from lakeops.model.clock import stopwatch
@@ -47,7 +47,7 @@ from lakeops.ops.local.index import check_names
 from lakeops.store.recorded import SmallObject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from lakeops.lake import Lake, Ref, Repository
     from lakeops.settings import Settings
@@ -74,6 +74,12 @@ _log = logging.getLogger(__name__)
 
 class StagedTransaction(Transaction):  # type: ignore[misc]  # fsspec has no types
     """Files that are staged at the end of a ``with fs.transaction`` block that ended well."""
+
+    def start(self) -> None:
+        """Begin. Raises ``ValueError`` inside another transaction, whose files fsspec would forget."""
+        if self.fs._intrans:  # noqa: SLF001 - fsspec's
+            raise ValueError("a transaction of this filesystem is open already; end it before the next one begins")
+        super().start()
 
     def complete(self, commit: bool = True) -> None:
         """Stage or drop the files. Raises ``ValueError``, and stages nothing, when one is still open."""
@@ -130,6 +136,11 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             self._address = LakeAddress()
         self.conn_id = self._address.connection
         self._strip_protocol = self._strip_own  # type: ignore[method-assign] # fsspec strips paths by the instance
+
+    def start_transaction(self) -> Any:
+        """Begin a transaction, as ``with fs.transaction`` does."""
+        self.transaction.start()
+        return self.transaction
 
     @property
     def lake(self) -> Lake:
@@ -277,9 +288,16 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         lpath: str | PathLike[str] | BinaryIO | None = None,
         callback: Any = DEFAULT_CALLBACK,
         outfile: BinaryIO | None = None,
+        found: list[tuple[str, Any]] | None = None,
         **options: Any,
     ) -> None:
-        """Download an object and verify its checksum. The file appears whole or not at all."""
+        """Download an object and verify its checksum. The file appears whole or not at all.
+
+        With ``found`` source and target are appended to it, and nothing is downloaded.
+        """
+        if found is not None:
+            found.append((rpath, lpath))
+            return
         options["verify"] = True
         if outfile is not None or not isinstance(lpath, str | PathLike) or self.isdir(rpath):
             super().get_file(rpath, lpath, callback, outfile, **options)
@@ -374,40 +392,88 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return sorted(found.union(super().expand_path(rest, recursive, maxdepth, **options) if rest else ()))
 
     def copy(self, path1: Any, path2: Any, *args: Any, **options: Any) -> None:
-        """Copy objects within the lake."""
-        super().copy(*self._as_named(path1, path2, self), *args, **options)
+        """Copy objects within the lake, all as they were before the first copy."""
+        self._copy_all(path1, path2, *args, **options)
 
-    def get(self, rpath: Any, lpath: Any, recursive: bool = False, *args: Any, **options: Any) -> None:
+    def _copy_all(
+        self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, *args: Any, **options: Any
+    ) -> list[tuple[str, str, Entry]]:
+        """Copy objects. Returns source, target and entry of each. Raises ``FileExistsError`` for two of one target."""
+        pairs = self._paired(path1, path2, self, recursive, maxdepth)
+        found: list[tuple[str, str, Entry]] = []
+        super().copy(*pairs, recursive, maxdepth, *args, found=found, **options)
+        _check_distinct((source, target) for source, target, _ in found)
+        for source, target, entry in found:
+            self._copy_entry(source, target, entry)
+        return found
+
+    def get(
+        self,
+        rpath: Any,
+        lpath: Any,
+        recursive: bool = False,
+        callback: Any = DEFAULT_CALLBACK,
+        maxdepth: int | None = None,
+        **options: Any,
+    ) -> None:
         """Download objects. Raises ``InvalidPath``, before anything is written, for paths that cannot be files."""
-        if recursive and isinstance(rpath, str):
-            start = self._strip_protocol(rpath) + "/"
-            check_names((name.removeprefix(start) for name in self.find(rpath)), folds=False)
-        super().get(*self._as_named(rpath, lpath, LocalFileSystem()), recursive, *args, **options)
+        if isinstance(lpath, str):
+            lpath = make_path_posix(lpath)
+        pairs = self._paired(rpath, lpath, LocalFileSystem(), recursive, maxdepth)
+        found: list[tuple[str, str]] = []
+        try:
+            super().get(*pairs, recursive, maxdepth=maxdepth, found=found, **options)
+        except InvalidInput:
+            raise
+        except ValueError as error:  # a name with '..'
+            raise InvalidPath(f"{error}; nothing was written") from error
+        files = [(source, target) for source, target in found if self.isfile(source)]
+        _check_distinct(files)
+        if isinstance(lpath, str):
+            start = lpath.rstrip("/")
+            last = start.rpartition("/")[2]
+            top = last if last.strip(".") else "-"
+            check_names((f"{top}{target.removeprefix(start)}" for _, target in files), folds=False)
+        super().get([source for source, _ in found], [target for _, target in found], callback=callback, **options)
 
-    def _as_named(self, path: Any, target: Any, there: AbstractFileSystem) -> tuple[Any, Any]:
-        """Source and target of one object whose name looks like a pattern, so that fsspec takes it for none."""
-        if not (isinstance(path, str) and isinstance(target, str) and has_magic(path) and self.isfile(path)):
+    def _paired(
+        self, path: Any, target: Any, there: AbstractFileSystem, recursive: bool, maxdepth: int | None
+    ) -> tuple[Any, Any]:
+        """Sources and targets: lists where a name looks like a pattern, so that fsspec takes it for none."""
+        if isinstance(path, list) and isinstance(target, list) and len(path) != len(target):
+            raise ValueError(f"{len(path)} sources and {len(target)} targets; name a target for each source")
+        if not (isinstance(path, str) and isinstance(target, str) and has_magic(path) and self.exists(path)):
             return path, target
-        inside = target.endswith("/") or there.isdir(target)
-        return [path], [f"{target.rstrip('/')}/{path.rpartition('/')[2]}" if inside else target]
+        found = [name for name in self.expand_path(path, recursive, maxdepth) if recursive or self.isfile(name)]
+        top, start = self._strip_protocol(path), target.rstrip("/")
+        if not path.endswith("/") and (target.endswith("/") or there.isdir(target)):
+            start += "/" + top.rpartition("/")[2]
+        return found, [start + name.removeprefix(top) for name in found]
 
-    def cp_file(self, path1: str, path2: str, copied: list[tuple[str, Entry]] | None = None, **_: Any) -> None:
-        """Copy an object to another path, on any branch of any repository, and append it to ``copied``."""
+    def cp_file(self, path1: str, path2: str, found: list[tuple[str, str, Entry]] | None = None, **_: Any) -> None:
+        """Copy an object to another path, on any branch of any repository, or append it to ``found``."""
         with self._os_errors(path1):
             repository, ref, key = self._split(path1)
             source = self.lake.repository(repository).ref(ref)
-            repository, branch, target = self._split(path2)
             entry = source.find(key) if key else None
             if entry is None and self.isdir(path1):
-                entry, target = source.find(key + "/") if key else None, target + "/"
+                entry = source.find(key + "/") if key else None
                 if entry is None:
                     return
             entry = entry or source.stat(key)  # which says why there is none
+        if found is None:
+            self._copy_entry(path1, path2, entry)
+        else:
+            found.append((path1, self._strip_protocol(path2), entry))
+
+    def _copy_entry(self, path1: str, path2: str, entry: Entry) -> None:
+        with self._os_errors(path1):
+            repository, ref, _ = self._split(path1)
+            there, branch, target = self._split(path2)
+            target += "/" if entry.path.endswith("/") else ""  # a folder's marker
             described: dict[str, Any] = {"metadata": entry.metadata, "content_type": entry.content_type}
-            with source.open_entry(entry) as contents:
-                self.lake.repository(repository).branch(branch).put(target, contents, **described)
-        if copied is not None:
-            copied.append((path1, entry))
+            with self.lake.repository(repository).ref(ref).open_entry(entry) as contents:
+                self.lake.repository(there).branch(branch).put(target, contents, **described)
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
         """Move files: copy them, and stage the deletion of exactly the objects that were copied.
@@ -416,11 +482,10 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         """
         if path1 == path2:
             return
-        copied: list[tuple[str, Entry]] = []
-        self.copy(path1, path2, recursive, maxdepth, on_error="raise", copied=copied, **options)
-        if not copied:
-            raise FileNotFoundError(path1)
-        for path, entry in copied:
+        moved = self._copy_all(path1, path2, recursive, maxdepth, on_error="raise", **options)
+        if not moved:
+            raise FileNotFoundError(f"{path1} is no object; move a directory with recursive=True")
+        for path, _, entry in moved:
             repository, ref, _ = self._split(path)
             with self._os_errors(path), suppress(ObjectNotFound, NotAsSeen):
                 self.lake.repository(repository).branch(ref).delete(entry.path, seen=entry)
@@ -594,12 +659,21 @@ def _in_flight(*, opening: bool = False) -> list[object]:
         if name == "close" or name in _LEAVING:
             closing = closing or str(frame.f_globals.get("__name__")).startswith("fsspec.")
         frame = frame.f_back
-    error = sys.exc_info()[1]
+    # At the end of a process that is not a person's session, functions run after an error that nobody handled.
+    error = sys.exc_info()[1] or (None if hasattr(sys, "ps1") else getattr(sys, "last_value", None))
     while error is not None and error not in found:
         found.append(error)
         error = error.__context__
     # fsspec's caches write a local file and open this one when that is closed. Nothing tells when the error began.
     return [] if opening and closing else [*found, *told]
+
+
+def _check_distinct(pairs: Iterable[tuple[str, str]]) -> None:
+    """Raise ``FileExistsError`` where two sources have one target."""
+    known: dict[str, str] = {}
+    for source, target in pairs:
+        if known.setdefault(target, source) != source:
+            raise FileExistsError(f"{known[target]} and {source} would both become {target}; nothing was written")
 
 
 def _directory(name: str) -> dict[str, Any]:

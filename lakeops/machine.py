@@ -1,4 +1,4 @@
-"""What this process takes of its machine: cores, of which a container is often given few, and threads of numpy."""
+"""The cores and threads that a process takes of its machine. A container is often given few cores."""
 
 from __future__ import annotations
 

@@ -1,18 +1,12 @@
-"""What every part's tests share."""
-
-from __future__ import annotations
+"""Fixtures for all tests."""
 
 import gc
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 from support.budget import examples
-
-from lakeops import Settings
-from lakeops.testing import Faults, ManualClock
 
 pytest_plugins = ["lakeops.testing.fixtures", "services.s3", "services.cloud"]
 
@@ -49,31 +43,30 @@ LONG_FILES = (
     "ops/test_hostile_calls.py",
     "ops/test_crash.py",
     "cli/test_hostile.py",
-    "engine/test_scale.py",
     "fsck/test_catalog_damage.py",
     "fsck/test_file_damage.py",
 )
 """Files that take longest. They come first: a worker that begins one last leaves the others with nothing to do."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Leave what is loaded by now, which is never garbage, out of every later garbage collection."""
     gc.collect()
     gc.freeze()
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish():
     """Let the interpreter find it at its end: DuckDB prints what nobody freed."""
     gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_catalogs() -> Iterator[None]:
+def quick_catalogs():
     """Catalogs of this process cost what tests ask of them; see ``support.quick_catalogs``."""
     from support.quick_catalogs import no_waits_for_the_disk, schema_made_once, statements_compiled_once
 
@@ -82,7 +75,7 @@ def quick_catalogs() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_task_of_airflow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_task_of_airflow(request, monkeypatch):
     """Let no test of Airflow before it, in the same process, make a test look like a task: tasks have another lake."""
     if "airflow" not in request.path.parts:
         monkeypatch.delenv("AIRFLOW_CTX_DAG_ID", raising=False)
@@ -90,7 +83,7 @@ def no_task_of_airflow(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
 
 
 @pytest.fixture(scope="session")
-def postgres_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_socket(tmp_path_factory):
     """The directory of the socket of this run's PostgreSQL server; all workers share one."""
     from services.postgres import postgres_server, server_of_the_run
 
@@ -102,7 +95,7 @@ def postgres_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def empty_postgres_url(postgres_socket: str) -> Iterator[str]:
+def empty_postgres_url(postgres_socket):
     """The catalog URL of a new database on this run's server."""
     from services.postgres import fresh_database
 
@@ -111,15 +104,15 @@ def empty_postgres_url(postgres_socket: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def clock(lake_clock: ManualClock) -> ManualClock:
+def clock(lake_clock):
     return lake_clock
 
 
 @pytest.fixture
-def faults(lake_faults: Faults) -> Faults:
+def faults(lake_faults):
     return lake_faults
 
 
 @pytest.fixture
-def settings(lake_settings: Settings) -> Settings:
+def settings(lake_settings):
     return lake_settings

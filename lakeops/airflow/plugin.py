@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from functools import cache
 from typing import Any
 
+from airflow.listeners import hookimpl
 from airflow.providers.common.compat.sdk import AirflowPlugin
 
 from lakeops.airflow.compat import web_server
@@ -36,10 +37,24 @@ async def pages(
     await _pages()(scope, receive, send)
 
 
+class Preload:
+    """A listener that imports lakeops in the scheduler, so that processes that it forks for tasks find it imported."""
+
+    @hookimpl
+    def on_starting(self, component: object) -> None:
+        """Import the modules of the common operators, unless a task starts, which imports its own."""
+        if type(component).__name__ != "TaskRunnerMarker":
+            import lakeops.airflow.publish
+            import lakeops.lake
+            import lakeops.ops.commit
+            import lakeops.ops.merge  # noqa: F401
+
+
 class LakeopsPlugin(AirflowPlugin):
     """Pages at ``/lakeops``, the entry *Lakeops* in Airflow's navigation, and tabs on its pages of runs and tasks."""
 
     name = "lakeops"
+    listeners: list[Any] = [Preload()]  # noqa: RUF012 - as Airflow declares it
     fastapi_apps: list[Any] = [  # noqa: RUF012 - as Airflow declares it
         {"app": pages, "url_prefix": PREFIX, "name": "lakeops"}
     ]

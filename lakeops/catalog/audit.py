@@ -14,18 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Table, and_, delete, exists, func, insert, or_, select, tuple_, update
 
+from lakeops.catalog import records
 from lakeops.catalog.database import AnyRow, CheckedJson, Unreadable, read_transaction, write_transaction
 from lakeops.catalog.guards import CatalogPart, chunks, deadline_of, find_repository
-from lakeops.catalog.records import (
-    COMMIT_COLUMNS,
-    BranchState,
-    branch_record,
-    check_texts,
-    commit_record,
-    decoding,
-    from_epoch_micros,
-    repository_record,
-)
+from lakeops.catalog.records import BranchState
 from lakeops.catalog.tables import (
     AUDIT,
     BRANCH,
@@ -206,7 +198,7 @@ class Audit(CatalogPart):
         head = and_(COMMIT.c.repository_id == BRANCH.c.repository_id, COMMIT.c.id == BRANCH.c.commit_id)
         some = select(BRANCH.c.name).where(BRANCH.c.repository_id == REPOSITORY.c.id).correlate(REPOSITORY)
         count = select(func.count()).select_from(some.limit(most_branches).subquery()).scalar_subquery()
-        heads = select(REPOSITORY.c.id.label("of"), count.label("branches"), *COMMIT_COLUMNS).where(here)
+        heads = select(REPOSITORY.c.id.label("of"), count.label("branches"), *records.COMMIT_COLUMNS).where(here)
         heads = heads.select_from(REPOSITORY.outerjoin(BRANCH, default).outerjoin(COMMIT, head))
         checks = select(REPORT.c.repository_id, REPORT.c.at, REPORT.c.actor, REPORT.c.found)
         checks = checks.where(REPORT.c.repository_id.in_(repositories), REPORT.c.kind == ReportKind.FSCK.value)
@@ -217,7 +209,7 @@ class Audit(CatalogPart):
             found = {}
             for name, branches, *row in conn.execute(heads):
                 try:
-                    commit = commit_record(row) if row[0] is not None else None
+                    commit = records.commit_record(row) if row[0] is not None else None
                 except Corrupted:
                     commit = None
                 found[name] = Overview(commit, branches, last.get(name))
@@ -234,7 +226,7 @@ class Audit(CatalogPart):
         The case of letters matters as in the database: never that of ASCII letters. ``looked_at`` is how many commits
         below a place are looked at. Raises ``RepositoryNotFound``.
         """
-        window = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
+        window = select(*records.COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
         if below is not None:
             window = window.where(tuple_(COMMIT.c.generation, COMMIT.c.id) < tuple_(*below))
         order = COMMIT.c.generation.desc(), COMMIT.c.id.desc()
@@ -243,7 +235,7 @@ class Audit(CatalogPart):
         hits = select(some).where(has).order_by(some.c.generation.desc(), some.c.id.desc()).limit(limit + 1)
         end = window.with_only_columns(COMMIT.c.generation, COMMIT.c.id).order_by(*order).offset(looked_at - 1).limit(2)
         find_repository(conn, repository_id)
-        found = [commit_record(row) for row in conn.execute(hits)]
+        found = [records.commit_record(row) for row in conn.execute(hits)]
         if len(found) > limit:
             last = found[limit - 1]
             return Found(found[:limit], (last.generation, last.id))
@@ -264,7 +256,7 @@ class Audit(CatalogPart):
                     flaw = RowFlaw(table.name, _key(table, found._mapping), error.message)  # noqa: SLF001
                     flaws[flaw.table, flaw.key] = flaw
 
-        branches = sorted(readable(BRANCH, branch_record), key=lambda branch: branch.id)
+        branches = sorted(readable(BRANCH, records.branch_record), key=lambda branch: branch.id)
         tags = sorted(readable(TAG, _tag), key=lambda tag: tag.id)
         uploads = list(readable(UPLOAD, _upload))
         count = select(STAGED.c.token, func.count()).where(STAGED.c.repository_id == repository_id)
@@ -276,7 +268,7 @@ class Audit(CatalogPart):
         moves = select(*(columns := (REFLOG.c.kind, REFLOG.c.ref)), REFLOG.c.old, REFLOG.c.new)
         moves = moves.filter_by(repository_id=repository_id).order_by(*columns, REFLOG.c.sequence)
         return CatalogSnapshot(
-            repository_record(row),
+            records.repository_record(row),
             branches,
             tags,
             *_commits(conn, repository_id),
@@ -322,15 +314,15 @@ def _key(table: Table, values: Any) -> str:  # noqa: ANN401 - a mapping of colum
     return " ".join(str(values[name]) for name in names) or str(values["repository_id"])
 
 
-@decoding(TAG, "name")
+@records.decoding(TAG, "name")
 def _tag(row: AnyRow) -> RefRecord:
-    check_texts(row.name, row.commit_id)
+    records.check_texts(row.name, row.commit_id)
     return RefRecord(row.name, row.commit_id)
 
 
-@decoding(UPLOAD, "id")
+@records.decoding(UPLOAD, "id")
 def _upload(row: AnyRow) -> Upload:
-    return Upload(row.id, row.branch, row.address, from_epoch_micros(row.started))
+    return Upload(row.id, row.branch, row.address, records.from_epoch_micros(row.started))
 
 
 def _commits(conn: Connection, repository_id: str) -> tuple[dict[str, Commit], dict[str, str | None], dict[str, str]]:
@@ -338,10 +330,10 @@ def _commits(conn: Connection, repository_id: str) -> tuple[dict[str, Commit], d
     commits: dict[str, Commit] = {}
     first_parents: dict[str, str | None] = {}
     unreadable: dict[str, str] = {}
-    query = select(*COMMIT_COLUMNS, COMMIT.c.first_parent).where(COMMIT.c.repository_id == repository_id)
+    query = select(*records.COMMIT_COLUMNS, COMMIT.c.first_parent).where(COMMIT.c.repository_id == repository_id)
     for *row, first_parent in conn.execute(query):
         try:
-            commit = commits[row[0]] = commit_record(row)
+            commit = commits[row[0]] = records.commit_record(row)
         except Corrupted as error:
             unreadable[row[0]] = error.message
             continue

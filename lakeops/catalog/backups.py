@@ -251,7 +251,6 @@ def _write_news(
 
 
 def _insert(conn: Connection, table: Table, rows: Iterable[Mapping[str, Any]], repository_id: str) -> None:
-    """Insert rows of one table, some thousand at a time."""
     left = iter(rows)
     while batch := [{**row, "repository_id": repository_id} for row in islice(left, _FETCH)]:
         conn.execute(insert(table), batch)

@@ -29,42 +29,15 @@ from sqlalchemy import (
     update,
 )
 
+from lakeops.catalog import guards, records
 from lakeops.catalog.database import AnyRow, Lookup, read_transaction, write_transaction
-from lakeops.catalog.guards import (
-    CatalogPart,
-    check_hooks,
-    check_live,
-    check_started,
-    check_writable,
-    chunks,
-    expired,
-    find_repository,
-    lock_branch,
-    lock_repository,
-    no_branch,
-    no_commit,
-    require_passed,
-    under,
-)
-from lakeops.catalog.records import (
-    COMMIT_COLUMNS,
-    PARENTS,
-    BranchState,
-    KeyRecord,
-    Publish,
-    branch_record,
-    branch_values,
-    commit_record,
-    commit_values,
-    epoch_micros,
-    parents_of,
-    undecodable,
-)
+from lakeops.catalog.guards import CatalogPart
+from lakeops.catalog.records import BranchState, Publish
 from lakeops.catalog.tables import BRANCH, COMMIT, KEY, QUEUE, REFLOG
-from lakeops.model.errors import BranchMoved, RefNotFound
+from lakeops.model.errors import BranchMoved, KeyReused, RefNotFound
 from lakeops.model.graph import Node
 from lakeops.model.ids import with_along
-from lakeops.model.records import Commit
+from lakeops.model.records import Commit, difference
 
 FEW, AT_ONCE = 500, 16_000
 """Commits that a walk far down reads at a time: at first, and at most."""
@@ -76,14 +49,14 @@ FORGET = timedelta(hours=1)
 
 # Built once: building these takes longer than SQLite takes to run them.
 _OF_REPOSITORY = COMMIT.c.repository_id == bindparam("repository")
-_STEP = (*COMMIT_COLUMNS, COMMIT.c.first_parent)
+_STEP = (*records.COMMIT_COLUMNS, COMMIT.c.first_parent)
 _START = select(*_STEP, literal(1).label("depth")).where(_OF_REPOSITORY, COMMIT.c.id == bindparam("commit"))
 _LINE = _START.cte("walk", recursive=True)
 _NEXT = select(*_STEP, _LINE.c.depth + 1).where(_OF_REPOSITORY, COMMIT.c.id == _LINE.c.first_parent)
 _LINE = _LINE.union_all(_NEXT.where(_LINE.c.depth < bindparam("limit")))
-_WALK = select(*(_LINE.c[column.name] for column in COMMIT_COLUMNS)).order_by(_LINE.c.depth)
-_SOME = select(*COMMIT_COLUMNS).where(_OF_REPOSITORY, COMMIT.c.id.in_(bindparam("some", expanding=True)))
-_ONE = Lookup(COMMIT_COLUMNS, f"{COMMIT.name} WHERE repository_id = :repository AND id = :commit")
+_WALK = select(*(_LINE.c[column.name] for column in records.COMMIT_COLUMNS)).order_by(_LINE.c.depth)
+_SOME = select(*records.COMMIT_COLUMNS).where(_OF_REPOSITORY, COMMIT.c.id.in_(bindparam("some", expanding=True)))
+_ONE = Lookup(records.COMMIT_COLUMNS, f"{COMMIT.name} WHERE repository_id = :repository AND id = :commit")
 _NEW_COMMIT = insert(COMMIT)
 _MOVE_HEAD = update(BRANCH).where(
     BRANCH.c.repository_id == bindparam("the_repository"),
@@ -100,13 +73,13 @@ _AHEAD = select(func.count()).where(*_HERE, *_COUNTS, QUEUE.c.number < bindparam
 def find_commit(conn: Connection, repository_id: str, commit_id: str) -> Commit | None:
     """The commit as a transaction sees it, if it exists."""
     row = _ONE.one(conn, {"repository": repository_id, "commit": commit_id})
-    return None if row is None else commit_record(row)
+    return None if row is None else records.commit_record(row)
 
 
 def with_head(join: str = "", columns: Iterable[Column[Any]] = ()) -> Lookup:
     """A branch (``:repository``, ``:branch``), the commit that it points to, and columns of one more outer join."""
     return Lookup(
-        (*BRANCH.c, *COMMIT_COLUMNS, *columns),
+        (*BRANCH.c, *records.COMMIT_COLUMNS, *columns),
         f"{BRANCH.name} LEFT JOIN {COMMIT.name} ON {COMMIT.name}.repository_id = {BRANCH.name}.repository_id "
         f"AND {COMMIT.name}.id = {BRANCH.name}.commit_id {join} "
         f"WHERE {BRANCH.name}.repository_id = :repository AND {BRANCH.name}.name = :branch",
@@ -114,7 +87,7 @@ def with_head(join: str = "", columns: Iterable[Column[Any]] = ()) -> Lookup:
 
 
 _HEAD = with_head()
-_BRANCH_WIDTH, _COMMIT_WIDTH = len(BRANCH.c), len(COMMIT_COLUMNS)
+_BRANCH_WIDTH, _COMMIT_WIDTH = len(BRANCH.c), len(records.COMMIT_COLUMNS)
 
 
 def find_branch_and_head(
@@ -126,20 +99,20 @@ def find_branch_and_head(
     """
     row = query.one(conn, {"repository": repository_id, "branch": name, **values})
     if row is None:
-        find_repository(conn, repository_id)
-        raise no_branch(repository_id, name)
-    state, rest = branch_record(row[:_BRANCH_WIDTH]), row[_BRANCH_WIDTH:]
+        guards.find_repository(conn, repository_id)
+        raise guards.no_branch(repository_id, name)
+    state, rest = records.branch_record(row[:_BRANCH_WIDTH]), row[_BRANCH_WIDTH:]
     if rest[0] is None:
-        raise no_commit(repository_id, state.commit_id)
-    return state, commit_record(rest[:_COMMIT_WIDTH]), rest[_COMMIT_WIDTH:]
+        raise guards.no_commit(repository_id, state.commit_id)
+    return state, records.commit_record(rest[:_COMMIT_WIDTH]), rest[_COMMIT_WIDTH:]
 
 
 def require_commit(conn: Connection, repository_id: str, commit_id: str) -> Commit:
     """The commit. Raises ``RepositoryNotFound``, ``RefNotFound``."""
     found = find_commit(conn, repository_id, commit_id)
     if found is None:
-        find_repository(conn, repository_id)
-        raise no_commit(repository_id, commit_id)
+        guards.find_repository(conn, repository_id)
+        raise guards.no_commit(repository_id, commit_id)
     return found
 
 
@@ -148,15 +121,16 @@ def earlier_commit(conn: Connection, repository_id: str, key: str | None, finger
     known = None if key is None else find_key(conn, repository_id, key)
     if key is None or known is None:
         return None
-    known.check(key, fingerprint)
+    differs = difference(known.fingerprint, fingerprint)
+    if differs:
+        raise KeyReused(key, known.commit_id, differs)
     return find_commit(conn, repository_id, known.commit_id)
 
 
-def find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
-    """The commit and the request that an idempotency key stands for, if it was used."""
+def find_key(conn: Connection, repository_id: str, key: str) -> AnyRow | None:
+    """The ``commit_id`` that an idempotency key stands for, and the call's ``fingerprint``, if it was used."""
     query = select(KEY.c.fingerprint, KEY.c.commit_id).where(KEY.c.repository_id == repository_id, KEY.c.key == key)
-    row = conn.execute(query).one_or_none()
-    return None if row is None else KeyRecord(*row)
+    return conn.execute(query).one_or_none()
 
 
 class Commits(CatalogPart):
@@ -171,35 +145,35 @@ class Commits(CatalogPart):
     def get_many(self, conn: Connection, repository_id: str, ids: Collection[str]) -> dict[str, Commit]:
         """The commits that exist among these ids."""
         found: dict[str, Commit] = {}
-        for some in chunks(ids):
+        for some in guards.chunks(ids):
             rows = conn.execute(_SOME, {"repository": repository_id, "some": some})
-            found |= {row[0]: commit_record(row) for row in rows}
+            found |= {row[0]: records.commit_record(row) for row in rows}
         return found
 
     @read_transaction
     def all(self, conn: Connection, repository_id: str) -> dict[str, Commit]:
         """The commits of a repository by id, expired ones included. Raises ``RepositoryNotFound``."""
-        query = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
-        find_repository(conn, repository_id)
-        return {row[0]: commit_record(row) for row in conn.execute(query)}
+        query = select(*records.COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
+        guards.find_repository(conn, repository_id)
+        return {row[0]: records.commit_record(row) for row in conn.execute(query)}
 
     @read_transaction
     def initial_commit(self, conn: Connection, repository_id: str) -> Commit:
         """The commit that everything in the repository descends from. Raises ``RepositoryNotFound``."""
-        query = select(*COMMIT_COLUMNS).where(
+        query = select(*records.COMMIT_COLUMNS).where(
             COMMIT.c.repository_id == repository_id, COMMIT.c.first_parent.is_(None), COMMIT.c.generation == 1
         )
         found = conn.execute(query.order_by(COMMIT.c.creation_date, COMMIT.c.id).limit(1)).one_or_none()
         if found is None:
-            find_repository(conn, repository_id)
+            guards.find_repository(conn, repository_id)
             raise RefNotFound(f"repository {repository_id!r} has no initial commit")
-        return commit_record(found)
+        return records.commit_record(found)
 
     @read_transaction
     def commits_with_prefix(self, conn: Connection, repository_id: str, prefix: str, *, limit: int = 8) -> list[str]:
         """Ids that start with a hex prefix, in order, at most ``limit``."""
         name: ColumnElement[str] = COMMIT.c.id
-        query = select(name).where(COMMIT.c.repository_id == repository_id, *under(name, prefix))
+        query = select(name).where(COMMIT.c.repository_id == repository_id, *guards.under(name, prefix))
         return list(conn.execute(query.order_by(name).limit(limit)).scalars())
 
     @read_transaction
@@ -207,10 +181,10 @@ class Commits(CatalogPart):
         """The commit and its first parents, newest first, at most ``limit``: one statement, however many."""
         values = {"repository": repository_id, "commit": commit_id, "limit": limit}
         rows = _ONE.all(conn, values) if limit == 1 else conn.execute(_WALK, values).all()
-        found = [commit_record(row) for row in rows]
+        found = [records.commit_record(row) for row in rows]
         if not found:
-            find_repository(conn, repository_id)
-            raise no_commit(repository_id, commit_id)
+            guards.find_repository(conn, repository_id)
+            raise guards.no_commit(repository_id, commit_id)
         return found[:limit]
 
     @read_transaction
@@ -218,10 +192,10 @@ class Commits(CatalogPart):
         """The nodes of all commits of so many generations, from that of a commit down; none where it is not there."""
         here = COMMIT.c.repository_id == repository_id
         top = select(COMMIT.c.generation).where(here, COMMIT.c.id == commit_id).scalar_subquery()
-        columns = (COMMIT.c.id, PARENTS, COMMIT.c.creation_date, COMMIT.c.generation, COMMIT.c.expired)
+        columns = (COMMIT.c.id, records.PARENTS, COMMIT.c.creation_date, COMMIT.c.generation, COMMIT.c.expired)
         query = select(*columns).where(here, COMMIT.c.generation <= top, COMMIT.c.generation > top - generations)
         rows = conn.execute(query)
-        return [Node(one, known, *rest) for one, ids, *rest in rows if (known := parents_of(ids)) is not None]
+        return [Node(one, known, *rest) for one, ids, *rest in rows if (known := records.parents_of(ids)) is not None]
 
     def descending(self, repository_id: str, top: int, low: int) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Ids and parents of all commits of a generation ``top`` and below, by generation, the highest first.
@@ -230,7 +204,7 @@ class Commits(CatalogPart):
         which all of them will be needed.
         """
         place = tuple_(COMMIT.c.generation, COMMIT.c.id)
-        query = select(COMMIT.c.id, PARENTS, COMMIT.c.generation).where(
+        query = select(COMMIT.c.id, records.PARENTS, COMMIT.c.generation).where(
             COMMIT.c.repository_id == repository_id,
             place < tuple_(bindparam("generation"), bindparam("commit")),
             COMMIT.c.generation >= bindparam("floor"),
@@ -243,9 +217,9 @@ class Commits(CatalogPart):
                 values |= {"floor": floor, "amount": amount}
                 ids, texts, last = self.database.read(partial(_ids_and_parents, query, values))
                 for commit_id, written in zip(ids, texts, strict=True):
-                    parents = parents_of(written)
+                    parents = records.parents_of(written)
                     if parents is None:
-                        raise undecodable(COMMIT, commit_id, ValueError("its parents are no list of ids"))
+                        raise records.undecodable(COMMIT, commit_id, ValueError("its parents are no list of ids"))
                     yield commit_id, parents
                 if len(ids) < amount:
                     break
@@ -276,28 +250,31 @@ class Commits(CatalogPart):
         def work(conn: Connection) -> Commit:
             nonlocal made
             made = ""
-            repository = lock_repository(conn, repository_id)
+            repository = guards.lock_repository(conn, repository_id)
             earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
             if earlier is not None:
                 return earlier
-            state = lock_branch(conn, repository_id, branch, exclusive=True)
+            state = guards.lock_branch(conn, repository_id, branch, exclusive=True)
             # Again: a call under the same key may have held the lock until now.
             earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
             if earlier is not None:
                 return earlier
             rest = self._check_publish(conn, publish, repository, state)
             # Others, whose rows are in it, may have begun to commit them until this moment.
-            taken = dict.fromkeys(one for token, one in state.intents if token in publish.consumed)
-            others = [one for one in taken if not one.same_call(publish.intent)]
-            commit = with_along(publish.commit, [one.along for one in others])
+            others = {
+                one: one.along
+                for token, one in state.intents
+                if token in publish.consumed and not one.same_call(publish.intent)
+            }
+            commit = with_along(publish.commit, list(others.values()))
             made = commit.id
             existing = find_commit(conn, repository_id, commit.id)
             if existing is None:
-                conn.execute(_NEW_COMMIT, commit_values(repository_id, commit))
+                conn.execute(_NEW_COMMIT, records.commit_values(repository_id, commit))
             elif existing.expired:
-                raise expired(commit.id)
+                raise guards.expired(commit.id)
             here = {"the_repository": repository_id, "the_branch": branch, "the_head": publish.expected_head}
-            if conn.execute(_MOVE_HEAD, here | branch_values(replace(rest, commit_id=commit.id))).rowcount != 1:
+            if conn.execute(_MOVE_HEAD, here | records.branch_values(replace(rest, commit_id=commit.id))).rowcount != 1:
                 raise BranchMoved(f"branch {branch!r} moved while the commit was being made; try again")
             if publish.publisher is not None:
                 conn.execute(delete(QUEUE).where(*_of_publisher(repository_id, branch, publish.publisher)))
@@ -320,13 +297,14 @@ class Commits(CatalogPart):
     def _check_publish(self, conn: Connection, publish: Publish, repository: AnyRow, state: BranchState) -> BranchState:
         """Refuse what may not be published now. Returns the branch without the tokens that are consumed."""
         repository_id, branch = publish.repository_id, publish.branch
-        check_writable(conn, repository, action=publish.action, branch=branch)
+        guards.check_writable(conn, repository, action=publish.action, branch=branch)
         if publish.action == "merge":  # anything else went no further, where checks are needed
             source = publish.merged or publish.commit.parents[-1]
-            require_passed(conn, repository_id, branch, source, publish.untouched, publish.passed)
-        check_hooks(repository, publish.action, branch, publish.hooks)
+            guards.require_passed(conn, repository_id, branch, source, publish.untouched, publish.passed)
+        guards.check_hooks(repository, publish.action, branch, publish.hooks)
         now = self.database.dialect.now(conn)
-        first = conn.execute(_FIRST, {"repository": repository_id, "on": branch, "now": epoch_micros(now)}).scalar()
+        here = {"repository": repository_id, "on": branch, "now": records.epoch_micros(now)}
+        first = conn.execute(_FIRST, here).scalar()
         if first is not None and first != publish.publisher:
             raise BranchMoved(f"others wait to publish to branch {branch!r}; try again")
         if state.commit_id != publish.expected_head:
@@ -336,19 +314,19 @@ class Commits(CatalogPart):
         rest = state.without_sealed(publish.consumed)
         if state.sealed_resets != publish.sealed_resets or rest is None:
             raise BranchMoved(f"staged rows of branch {branch!r} changed while they were being committed; try again")
-        check_started(repository, now, publish.started)
-        check_live(conn, repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
+        guards.check_started(repository, now, publish.started)
+        guards.check_live(conn, repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
         return rest
 
     @read_transaction
-    def key(self, conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
-        """The commit and the request that an idempotency key stands for, if it was used."""
-        return find_key(conn, repository_id, key)
+    def of_key(self, conn: Connection, repository_id: str, key: str, fingerprint: str) -> Commit | None:
+        """The commit that an idempotency key stands for, if it was used. Raises ``KeyReused``."""
+        return earlier_commit(conn, repository_id, key, fingerprint)
 
     @write_transaction
     def remember_key(self, conn: Connection, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
         """Let a key stand for a commit that exists already. An existing key stays as it is."""
-        check_writable(conn, lock_repository(conn, repository_id), action="remember-key")
+        guards.check_writable(conn, guards.lock_repository(conn, repository_id), action="remember-key")
         if find_key(conn, repository_id, key) is None:
             self.remember(conn, repository_id, key, fingerprint, commit_id)
 
@@ -360,14 +338,15 @@ class Commits(CatalogPart):
         """
         here = (QUEUE.c.repository_id == repository_id, QUEUE.c.branch == branch)
         mine = update(QUEUE).where(*_of_publisher(repository_id, branch, publisher))
-        check_writable(conn, lock_repository(conn, repository_id), action="seal", branch=branch)
+        guards.check_writable(conn, guards.lock_repository(conn, repository_id), action="seal", branch=branch)
         now = self.database.dialect.now(conn)
-        renewed = {"renewed": epoch_micros(now), "lasts": lasts // timedelta(microseconds=1)}
+        renewed = {"renewed": records.epoch_micros(now), "lasts": lasts // timedelta(microseconds=1)}
         if not conn.execute(mine.values(**renewed)).rowcount:
-            lock_branch(conn, repository_id, branch, exclusive=True)  # so that numbers are in the order of commits
+            # So that numbers are in the order of commits.
+            guards.lock_branch(conn, repository_id, branch, exclusive=True)
             now = self.database.dialect.now(conn)
-            lapsed = QUEUE.c.renewed + QUEUE.c.lasts < epoch_micros(now - FORGET)
-            conn.execute(delete(QUEUE).where(*here, or_(lapsed, QUEUE.c.renewed > epoch_micros(now + FORGET))))
+            lapsed = QUEUE.c.renewed + QUEUE.c.lasts < records.epoch_micros(now - FORGET)
+            conn.execute(delete(QUEUE).where(*here, or_(lapsed, QUEUE.c.renewed > records.epoch_micros(now + FORGET))))
             last = conn.execute(select(func.max(QUEUE.c.number)).where(*here)).scalar() or 0
             place = {"repository_id": repository_id, "branch": branch, "number": last + 1, "publisher": publisher}
             conn.execute(insert(QUEUE).values(**place, **renewed))
@@ -388,7 +367,7 @@ class Commits(CatalogPart):
         place = conn.execute(mine).scalar()
         if place is None:
             return None
-        here = {"repository": repository_id, "on": branch, "now": epoch_micros(self.database.dialect.now(conn))}
+        here = {"repository": repository_id, "on": branch, "now": records.epoch_micros(self.database.dialect.now(conn))}
         return conn.execute(_AHEAD, here | {"place": place}).scalar_one()
 
 

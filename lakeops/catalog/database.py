@@ -99,13 +99,13 @@ class Dialect(Protocol):
         """Facts that tell this database from a copy of it. A fact that the server does not give is left out."""
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
-        """Begin to load staged rows (``staging.staging_columns``): what travels and needs no lock of a branch."""
+        """Begin to load staged rows (``model.arrow.STAGING_COLUMNS``): what travels and needs no lock of a branch."""
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
         """Insert or replace the rows that were brought, under a token."""
 
     def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
-        """A token's rows under a prefix, sorted by path (``staging.staging_columns``)."""
+        """A token's rows under a prefix, sorted by path (``model.arrow.STAGING_COLUMNS``)."""
 
 
 T = TypeVar("T")

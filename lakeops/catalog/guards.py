@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import sha256
+from itertools import chain
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -31,19 +32,9 @@ from sqlalchemy import (
 )
 from sqlalchemy import text as sql
 
+from lakeops.catalog import records
 from lakeops.catalog.database import AnyRow, Database, Lookup
-from lakeops.catalog.records import (
-    BranchState,
-    Caller,
-    branch_record,
-    decoding,
-    epoch_micros,
-    from_epoch_micros,
-    hooks_of,
-    number,
-    optional_number,
-    verdict_record,
-)
+from lakeops.catalog.records import BranchState, Caller
 from lakeops.catalog.tables import AUDIT, BRANCH, COMMIT, KEY, PROTECTION, REFLOG, REPOSITORY, RETIRED, TAG, VERDICT
 from lakeops.model.clock import LONGEST, Clock, Grace, unix_seconds
 from lakeops.model.errors import (
@@ -150,14 +141,14 @@ def repository_found(conn: Connection, row: AnyRow | None, repository_id: str) -
     return row
 
 
-@decoding(REPOSITORY, "id")
+@records.decoding(REPOSITORY, "id")
 def _check_numbers(row: AnyRow) -> None:
-    for seconds in (number(row.grace_seconds), optional_number(row.grace_before) or 0):
+    for seconds in (records.number(row.grace_seconds), records.optional_number(row.grace_before) or 0):
         if not 0 <= seconds <= LONGEST:
             raise ValueError(f"{seconds} seconds are no grace period")
     for moment in (row.grace_until, row.fence):
-        from_epoch_micros(optional_number(moment) or 0)
-    optional_number(row.pruned)
+        records.from_epoch_micros(records.optional_number(moment) or 0)
+    records.optional_number(row.pruned)
 
 
 def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: bool) -> BranchState:
@@ -165,7 +156,7 @@ def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: b
     row = _lock(conn, _BRANCH, _LOCK_BRANCH[exclusive], {"repository": repository_id, "branch": name})
     if row is None:
         raise no_branch(repository_id, name)
-    return branch_record(row)
+    return records.branch_record(row)
 
 
 def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
@@ -174,7 +165,7 @@ def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
     if row is None:
         find_repository(conn, repository_id)
         raise no_branch(repository_id, name)
-    return branch_record(row)
+    return records.branch_record(row)
 
 
 def fair_lock_key(repository_id: str, branch: str | None = None) -> int:
@@ -241,7 +232,9 @@ def check_hooks(repository: AnyRow, action: str, ref: str, known: Hooks) -> None
     """Refuse a caller who does not know all hooks of this change. Raises ``PreconditionFailed`` (``hooks_changed``)."""
     if repository.hooks == []:
         return
-    missing = sorted(hook.name for hook in hooks_of(repository) if hook.concerns(action, ref) and hook not in known)
+    missing = sorted(
+        hook.name for hook in records.hooks_of(repository) if hook.concerns(action, ref) and hook not in known
+    )
     if missing:
         raise PreconditionFailed(
             f"hook {missing[0]!r} of repository {repository.id!r} runs beside every {action} of {ref!r}, and this "
@@ -281,8 +274,8 @@ def require_passed(
 def find_verdicts(conn: Connection, repository_id: str, commits: Sequence[str]) -> list[Verdict]:
     """The verdicts on some commits, by commit and check."""
     here = {"repository": repository_id}
-    rows = (row for some in chunks(commits) for row in conn.execute(_VERDICTS, here | {"some": some}))
-    return [verdict_record(row) for row in rows]
+    parts = (conn.execute(_VERDICTS, here | {"some": some}) for some in chunks(commits))
+    return list(map(records.verdict_record, chain.from_iterable(parts)))
 
 
 def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None:
@@ -296,10 +289,10 @@ def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None
                 raise expired(commit_id)
 
 
-@decoding(REPOSITORY, "id")
+@records.decoding(REPOSITORY, "id")
 def grace_of(repository: AnyRow) -> Grace:
     """The grace period of a repository's row. Raises ``Corrupted``."""
-    until = None if repository.grace_until is None else from_epoch_micros(repository.grace_until)
+    until = None if repository.grace_until is None else records.from_epoch_micros(repository.grace_until)
     return Grace(repository.grace_seconds, repository.grace_before, until)
 
 
@@ -314,8 +307,8 @@ def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
     Safety rests on the GC watermark, which asks no clock. The deadline makes a slow attempt end at a time that is
     known.
     """
-    if repository.fence is not None and epoch_micros(started) <= repository.fence:
-        watermark = from_epoch_micros(repository.fence)
+    if repository.fence is not None and records.epoch_micros(started) <= repository.fence:
+        watermark = records.from_epoch_micros(repository.fence)
         raise AttemptExpired(
             f"the attempt began at {started:%Y-%m-%d %H:%M:%S} UTC, and garbage collection has looked at everything "
             f"begun until {watermark:%Y-%m-%d %H:%M:%S}: it may have taken what the attempt wrote; "

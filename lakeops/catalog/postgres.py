@@ -194,11 +194,10 @@ class Postgres(Dialect):
     def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
         import pyarrow as pa
 
-        from lakeops.catalog.staging import staging_columns
-        from lakeops.model.arrow import no_rows
+        from lakeops.model.arrow import STAGING_COLUMNS, no_rows
 
-        above, columns = next_prefix(prefix), staging_columns()
-        tables, rows, size = [no_rows(columns)], io.BytesIO(), 0
+        above = next_prefix(prefix)
+        tables, rows, size = [no_rows(STAGING_COLUMNS)], io.BytesIO(), 0
         with _cursor(conn) as cursor:
             values = (repository_id, token, prefix, above or "", above is None)
             with cursor.copy(_COPY_OUT, values) as copy:
@@ -206,10 +205,10 @@ class Postgres(Dialect):
                     size += rows.write(piece)
                     # Rows may hold newlines, but only between quotes.
                     if size >= _BLOCK and piece[-1] in b"\n" and not rows.getvalue().count(b'"') % 2:
-                        tables.append(_parsed(rows.getvalue(), columns))
+                        tables.append(_parsed(rows.getvalue(), STAGING_COLUMNS))
                         rows, size = io.BytesIO(), 0
         if size:
-            tables.append(_parsed(rows.getvalue(), columns))
+            tables.append(_parsed(rows.getvalue(), STAGING_COLUMNS))
         return pa.concat_tables(tables)
 
 

@@ -12,15 +12,18 @@ from dataclasses import asdict, astuple, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Table, Text, cast
 
 from lakeops.catalog.database import AnyRow
 from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, STAGED, VERDICT
-from lakeops.model.errors import Corrupted, InvalidInput, KeyReused
+from lakeops.model.errors import Corrupted, InvalidInput
 from lakeops.model.protection import Hook, Verdict
-from lakeops.model.records import Along, Commit, Entry, RepositoryRecord, Split, difference, maker
+from lakeops.model.records import Along, Commit, Entry, RepositoryRecord, Split, maker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 R = TypeVar("R")
 
@@ -212,16 +215,21 @@ def branch_values(state: BranchState) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class BranchAt:
-    """A branch at one instant: its row, the commit that it points to, and the database's time."""
+class BranchSnapshot:
+    """A branch at one instant: its row, the commit that it points to, and its staged rows (``STAGED_SCHEMA``).
+
+    ``started`` is the database's time then: what is planned on it has started. ``staged`` is None where the rows were
+    not read.
+    """
 
     state: BranchState
     head: Commit
-    now: datetime
+    started: datetime
+    staged: pa.Table = None
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed(BranchAt):
+class Sealed(BranchSnapshot):
     """A branch with its staged rows sealed, or ``earlier``: the commit under the call's key. Nothing is sealed then."""
 
     earlier: Commit | None = None
@@ -381,20 +389,6 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRecord:
-    """An idempotency key's record: the call's fingerprint and the commit that it published."""
-
-    fingerprint: str
-    commit_id: str
-
-    def check(self, key: str, fingerprint: str) -> None:
-        """Raises ``KeyReused``, naming what differs, unless a call under the key asks for the same."""
-        differs = difference(self.fingerprint, fingerprint)
-        if differs:
-            raise KeyReused(key, self.commit_id, differs)
-
-
-@dataclass(frozen=True, slots=True)
 class Staged:
     """One staged row: an entry, or a tombstone when ``entry`` is None."""
 
@@ -440,15 +434,6 @@ def metadata_text(metadata: Mapping[str, str]) -> str | None:
 def metadata_map(text: str | None) -> dict[str, str]:
     """User metadata from what the staging table keeps."""
     return {} if text is None else text_map(json.loads(text))
-
-
-@dataclass(frozen=True, slots=True)
-class StagedPage:
-    """Staged rows of a branch by path, one a path (the newest token's), and the commit that it points to."""
-
-    state: BranchState
-    head: Commit
-    rows: Sequence[Staged]
 
 
 STAGED_VALUES = [column.name for column in STAGED.columns if column.name not in {"repository_id", "token", "changes"}]

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, literal, select, update
 
+from lakeops.catalog import guards
 from lakeops.catalog.commits import earlier_commit
 from lakeops.catalog.database import (
     AnyRow,
@@ -22,22 +23,7 @@ from lakeops.catalog.database import (
     write_transaction,
     write_transaction_once,
 )
-from lakeops.catalog.guards import (
-    CatalogPart,
-    Hooks,
-    Verdicts,
-    check_hooks,
-    check_live,
-    check_writable,
-    chunks,
-    find_branch,
-    find_repository,
-    find_verdicts,
-    lock_branch,
-    lock_repository,
-    new_ref,
-    require_passed,
-)
+from lakeops.catalog.guards import CatalogPart, Hooks, Verdicts
 from lakeops.catalog.records import BranchState, ExpectedState, decoding, hooks_of, number
 from lakeops.catalog.staging import any_staged, branch_update, check_expected
 from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, REPOSITORY, TAG, VERDICT
@@ -50,7 +36,7 @@ from lakeops.model.records import ReflogRecord, RefRecord
 NONE: Hooks = frozenset()
 
 # Built once: building a statement takes longer than SQLite takes to run it.
-_NEW_BRANCH = new_ref(
+_NEW_BRANCH = guards.new_ref(
     BRANCH,
     staging_token=bindparam("token", type_=BRANCH.c.staging_token.type),
     sealed_tokens=literal([], BRANCH.c.sealed_tokens.type),
@@ -58,7 +44,7 @@ _NEW_BRANCH = new_ref(
     sealed_resets=literal(0),
     intents=literal([], BRANCH.c.intents.type),
 )
-_NEW_TAG = new_ref(TAG)
+_NEW_TAG = guards.new_ref(TAG)
 _TAG = Lookup(TAG.c, f"{TAG.name} WHERE repository_id = :repository AND name = :tag")
 _BRANCHES, _TAGS = (PageLookup(table, "name", "repository_id = :repository") for table in (BRANCH, TAG))
 
@@ -69,7 +55,7 @@ class Refs(CatalogPart):
     @read_transaction
     def branch(self, conn: Connection, repository_id: str, name: str) -> BranchState:
         """The branch's row. Raises ``RefNotFound``."""
-        return find_branch(conn, repository_id, name)
+        return guards.find_branch(conn, repository_id, name)
 
     @read_transaction
     def branches(
@@ -96,9 +82,9 @@ class Refs(CatalogPart):
 
         def work(conn: Connection) -> bool:
             # A tag alone: PostgreSQL does not see a branch of this name whose transaction has not ended.
-            repository = lock_repository(conn, repository_id, exclusive=table is TAG)
-            check_writable(conn, repository, action=action)
-            check_hooks(repository, action, name, hooks)
+            repository = guards.lock_repository(conn, repository_id, exclusive=table is TAG)
+            guards.check_writable(conn, repository, action=action)
+            guards.check_hooks(repository, action, name, hooks)
             self.insert_ref(conn, table, new, values)
             self.record_move(conn, repository_id, name, None, values["commit"], action, actor, kind=kind)
             return True
@@ -125,10 +111,10 @@ class Refs(CatalogPart):
         Raises ``NotAsSeen`` where it is not as expected, ``PreconditionFailed`` (``default_branch``,
         ``protected_branch``).
         """
-        repository = lock_repository(conn, repository_id)
-        state = lock_branch(conn, repository_id, name, exclusive=True)
-        check_writable(conn, repository, action="delete-branch", branch=name)
-        check_hooks(repository, "delete-branch", name, hooks)
+        repository = guards.lock_repository(conn, repository_id)
+        state = guards.lock_branch(conn, repository_id, name, exclusive=True)
+        guards.check_writable(conn, repository, action="delete-branch", branch=name)
+        guards.check_hooks(repository, "delete-branch", name, hooks)
         if repository.default_branch == name:
             raise PreconditionFailed(
                 f"{name!r} is the default branch of repository {repository_id!r}: it stays", kind="default_branch"
@@ -158,16 +144,16 @@ class Refs(CatalogPart):
         repository_id, name = unused.repository_id, unused.id
 
         def work(conn: Connection) -> RefRecord:
-            repository = lock_repository(conn, repository_id)
-            state = lock_branch(conn, repository_id, name, exclusive=True)
+            repository = guards.lock_repository(conn, repository_id)
+            state = guards.lock_branch(conn, repository_id, name, exclusive=True)
             earlier = _find_done(conn, repository_id, name, key, fingerprint)
             if earlier is not None:
                 return earlier
-            check_writable(conn, repository, action="move-branch", branch=name)
-            check_hooks(repository, "move-branch", name, hooks)
+            guards.check_writable(conn, repository, action="move-branch", branch=name)
+            guards.check_hooks(repository, "move-branch", name, hooks)
             if state != unused or any_staged(conn, state):
                 raise BranchMoved(f"branch {name!r} changed meanwhile; it was not moved")
-            check_live(conn, repository_id, [commit_id])
+            guards.check_live(conn, repository_id, [commit_id])
             conn.execute(branch_update(state).values(commit_id=commit_id))
             self.record_move(conn, repository_id, name, state.commit_id, commit_id, "move-branch", actor)
             self.remember(conn, repository_id, key, fingerprint, commit_id)
@@ -180,7 +166,7 @@ class Refs(CatalogPart):
         """The tag. Raises ``RefNotFound``."""
         row = _TAG.one(conn, {"repository": repository_id, "tag": name})
         if row is None:
-            find_repository(conn, repository_id)
+            guards.find_repository(conn, repository_id)
         return RefRecord(name, _check_tag_at(repository_id, name, None if row is None else row.commit_id))
 
     @read_transaction
@@ -218,15 +204,15 @@ class Refs(CatalogPart):
         """
 
         def work(conn: Connection) -> RefRecord:
-            repository = lock_repository(conn, repository_id)
+            repository = guards.lock_repository(conn, repository_id)
             at = _lock_tag(conn, repository_id, name)
             earlier = _find_done(conn, repository_id, name, key, fingerprint)
             if earlier is not None:
                 return earlier
-            check_writable(conn, repository, action="move-tag", tag=name)
-            check_hooks(repository, "move-tag", name, hooks)
+            guards.check_writable(conn, repository, action="move-tag", tag=name)
+            guards.check_hooks(repository, "move-tag", name, hooks)
             found = _check_tag_at(repository_id, name, at, old)
-            check_live(conn, repository_id, [commit_id])
+            guards.check_live(conn, repository_id, [commit_id])
             if found != commit_id:
                 conn.execute(update(TAG).filter_by(repository_id=repository_id, name=name).values(commit_id=commit_id))
                 self.record_move(conn, repository_id, name, found, commit_id, "move-tag", actor, kind=RefKind.TAG)
@@ -247,9 +233,9 @@ class Refs(CatalogPart):
         hooks: Hooks = NONE,
     ) -> str:
         """Delete a tag. Returns its commit. Raises ``PreconditionFailed``, ``NotAsSeen`` where it is not at ``old``."""
-        repository = lock_repository(conn, repository_id)
-        check_writable(conn, repository, action="delete-tag", tag=name)
-        check_hooks(repository, "delete-tag", name, hooks)
+        repository = guards.lock_repository(conn, repository_id)
+        guards.check_writable(conn, repository, action="delete-tag", tag=name)
+        guards.check_hooks(repository, "delete-tag", name, hooks)
         # Locked, or somebody may move it before it is gone.
         found = _check_tag_at(repository_id, name, _lock_tag(conn, repository_id, name), old)
         conn.execute(delete(TAG).filter_by(repository_id=repository_id, name=name))
@@ -267,7 +253,7 @@ class Refs(CatalogPart):
         limit: int = 1000,
     ) -> list[ReflogRecord]:
         """Moves of one ref or of all, newest first; those before ``below``, the last ``sequence`` of a page before."""
-        find_repository(conn, repository_id)
+        guards.find_repository(conn, repository_id)
         query = select(REFLOG).filter_by(repository_id=repository_id, **({} if ref is None else {"ref": ref}))
         query = query if below is None else query.where(REFLOG.c.sequence < below)
         return [_reflog_record(row) for row in conn.execute(query.order_by(REFLOG.c.sequence.desc()).limit(limit))]
@@ -277,7 +263,7 @@ class Refs(CatalogPart):
         """The last move of each of some branches, by name."""
         mine = (REFLOG.c.repository_id == repository_id, REFLOG.c.kind == str(RefKind.BRANCH))
         found: dict[str, ReflogRecord] = {}
-        for some in chunks(branches):
+        for some in guards.chunks(branches):
             last = select(func.max(REFLOG.c.sequence)).where(*mine, REFLOG.c.ref.in_(some)).group_by(REFLOG.c.ref)
             rows = conn.execute(select(REFLOG).where(REFLOG.c.sequence.in_(last)))
             found |= {row.ref: _reflog_record(row) for row in rows}
@@ -287,7 +273,7 @@ class Refs(CatalogPart):
     def all_protections(self, conn: Connection, repository_id: str) -> list[Protection]:
         """The rules that protect branches and tags, in order."""
         query = select(*(PROTECTION.c[name] for name in ("kind", "pattern", "check_name", "prefix")))
-        find_repository(conn, repository_id)
+        guards.find_repository(conn, repository_id)
         return sorted(Protection(*row) for row in conn.execute(query.filter_by(repository_id=repository_id)))
 
     @write_transaction
@@ -297,7 +283,7 @@ class Refs(CatalogPart):
         Repeating it changes nothing.
         """
         row, described = _protection(repository_id, pattern, **rule)
-        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="protect")
+        guards.check_writable(conn, guards.lock_repository(conn, repository_id, exclusive=True), action="protect")
         if not conn.execute(select(PROTECTION.c.pattern).filter_by(**row)).first():
             conn.execute(insert(PROTECTION).values(row))
             self.record(conn, repository_id, "protect", "protection", pattern, None, described)
@@ -306,7 +292,7 @@ class Refs(CatalogPart):
     def unprotect(self, conn: Connection, /, repository_id: str, pattern: str, **rule: str) -> None:
         """Drop a pattern. Raises ``NotFound``."""
         row, described = _protection(repository_id, pattern, **rule)
-        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="unprotect")
+        guards.check_writable(conn, guards.lock_repository(conn, repository_id, exclusive=True), action="unprotect")
         if not conn.execute(delete(PROTECTION).filter_by(**row)).rowcount:
             what = f"{row['kind']} protection {pattern!r}"
             what = f"required check {row['check_name']!r} for {pattern!r}" if row["check_name"] else what
@@ -321,10 +307,10 @@ class Refs(CatalogPart):
         the database login. Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed``.
         """
         # Exclusive for a failure, so that no merge that has seen the check passed is still under way afterwards.
-        repository = lock_repository(conn, repository_id, exclusive=given.state == FAILED)
-        check_writable(conn, repository, action="check")
-        check_live(conn, repository_id, [given.commit_id])
-        known = {one.name: one for one in find_verdicts(conn, repository_id, [given.commit_id])}.get(given.name)
+        repository = guards.lock_repository(conn, repository_id, exclusive=given.state == FAILED)
+        guards.check_writable(conn, repository, action="check")
+        guards.check_live(conn, repository_id, [given.commit_id])
+        known = {one.name: one for one in guards.find_verdicts(conn, repository_id, [given.commit_id])}.get(given.name)
         if known is not None and known.state == given.state == PASSED:
             return known
         who = given.said_by or self.caller.person or self.database.dialect.account
@@ -344,7 +330,7 @@ class Refs(CatalogPart):
     def withdraw_check(self, conn: Connection, repository_id: str, commit_id: str, name: str) -> None:
         """Forget the verdict of a check of a commit. Raises ``NotFound``."""
         # Exclusive, so that no merge that has seen the check passed is still under way afterwards.
-        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="check")
+        guards.check_writable(conn, guards.lock_repository(conn, repository_id, exclusive=True), action="check")
         mine = delete(VERDICT).filter_by(repository_id=repository_id, commit_id=commit_id, name=name)
         if not conn.execute(mine).rowcount:
             raise NotFound(f"commit {commit_id[:16]} has no verdict of check {name!r}")
@@ -361,18 +347,18 @@ class Refs(CatalogPart):
         rests_on: Verdicts = (),
     ) -> None:
         """Refuse a merge that ``publish`` would refuse (``read_only_repository``, ``missing_check``)."""
-        check_writable(conn, find_repository(conn, repository_id), action="merge", branch=branch)
-        require_passed(conn, repository_id, branch, source, untouched, rests_on)
+        guards.check_writable(conn, guards.find_repository(conn, repository_id), action="merge", branch=branch)
+        guards.require_passed(conn, repository_id, branch, source, untouched, rests_on)
 
     def verdicts(self, repository_id: str, commits: Sequence[str]) -> list[Verdict]:
         """The verdicts on some commits, by commit and check."""
-        return self.database.read(lambda conn: find_verdicts(conn, repository_id, commits)) if commits else []
+        return self.database.read(lambda conn: guards.find_verdicts(conn, repository_id, commits)) if commits else []
 
     @write_transaction
     def set_hook(self, conn: Connection, repository_id: str, hook: Hook) -> None:
         """Let a hook run beside changes of refs from now on, in place of one of its name."""
-        row = lock_repository(conn, repository_id, exclusive=True)
-        check_writable(conn, row, action="set-hook")
+        row = guards.lock_repository(conn, repository_id, exclusive=True)
+        guards.check_writable(conn, row, action="set-hook")
         known = {one.name: one for one in hooks_of(row)}
         before = known.get(hook.name)
         if before != hook:
@@ -383,8 +369,8 @@ class Refs(CatalogPart):
     @write_transaction_once
     def remove_hook(self, conn: Connection, repository_id: str, name: str) -> None:
         """Let a hook run no longer. Raises ``NotFound``."""
-        row = lock_repository(conn, repository_id, exclusive=True)
-        check_writable(conn, row, action="remove-hook")
+        row = guards.lock_repository(conn, repository_id, exclusive=True)
+        guards.check_writable(conn, row, action="remove-hook")
         known = {one.name: one for one in hooks_of(row)}
         before = known.pop(name, None)
         if before is None:
@@ -394,7 +380,7 @@ class Refs(CatalogPart):
 
 
 def _page(conn: Connection, lookup: PageLookup, repository_id: str, **where: Any) -> list[RefRecord]:  # noqa: ANN401
-    find_repository(conn, repository_id)
+    guards.find_repository(conn, repository_id)
     rows = lookup.page(conn, {"repository": repository_id}, **where)
     return [RefRecord(row.name, row.commit_id) for row in rows]
 

@@ -33,16 +33,9 @@ from sqlalchemy import (
     update,
 )
 
+from lakeops.catalog import guards
 from lakeops.catalog.database import AnyRow, read_transaction, run_again, write_transaction
-from lakeops.catalog.guards import (
-    IN_CHUNK,
-    CatalogPart,
-    check_writable,
-    chunks,
-    find_repository,
-    grace_of,
-    lock_repository,
-)
+from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.marks import find_mark, update_mark
 from lakeops.catalog.mirrors import mirror_needs
 from lakeops.catalog.records import COMMIT_COLUMNS, branch_record, commit_record, epoch_micros
@@ -140,13 +133,13 @@ class Retention(CatalogPart):
     @read_transaction
     def get_rules(self, conn: Connection, repository_id: str) -> str | None:
         """The repository's retention rules as they were set, if there are any."""
-        find_repository(conn, repository_id)
+        guards.find_repository(conn, repository_id)
         return find_rules(conn, repository_id)
 
     @write_transaction
     def set_rules(self, conn: Connection, repository_id: str, rules: str | None) -> None:
         """Replace the repository's retention rules (JSON text that the caller validated), or remove them."""
-        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="set-rules")
+        guards.check_writable(conn, guards.lock_repository(conn, repository_id, exclusive=True), action="set-rules")
         before = find_rules(conn, repository_id)
         if before == rules:
             return
@@ -158,14 +151,14 @@ class Retention(CatalogPart):
     @read_transaction
     def grace(self, conn: Connection, repository_id: str) -> Grace:
         """The repository's grace period: the age below which garbage collection touches nothing."""
-        return grace_of(find_repository(conn, repository_id))
+        return guards.grace_of(guards.find_repository(conn, repository_id))
 
     @write_transaction
     def set_grace(self, conn: Connection, repository_id: str, seconds: int) -> Grace:
         """Change the grace period. A longer one counts at once, a shorter one once the old one has passed."""
-        repository = lock_repository(conn, repository_id, exclusive=True)
-        check_writable(conn, repository, action="set-grace")
-        before = grace_of(repository)
+        repository = guards.lock_repository(conn, repository_id, exclusive=True)
+        guards.check_writable(conn, repository, action="set-grace")
+        before = guards.grace_of(repository)
         grace = before.changed(seconds, self.database.dialect.now(conn))
         values = {
             "grace_seconds": grace.seconds,
@@ -181,7 +174,7 @@ class Retention(CatalogPart):
     def roots(self, conn: Connection, repository_id: str) -> Roots:
         """Live commits, staged addresses and uploads in flight, at one instant."""
         unload = self.database.dialect.unload
-        repository = find_repository(conn, repository_id)
+        repository = guards.find_repository(conn, repository_id)
         live = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired.is_(False))
         branches = conn.execute(select(BRANCH).where(BRANCH.c.repository_id == repository_id))
         tokens = [token for row in branches for token in branch_record(row).tokens]
@@ -192,7 +185,7 @@ class Retention(CatalogPart):
     @read_transaction
     def lineage(self, conn: Connection, repository_id: str, *, left_since: int) -> Lineage:
         """The refs, commits, rules and moves after ``left_since`` (Unix seconds) that decide which commits live."""
-        find_repository(conn, repository_id)
+        guards.find_repository(conn, repository_id)
         here = {"repository": repository_id}
         unswept = set(conn.execute(_UNSWEPT, here).scalars())
         commits = {
@@ -223,7 +216,7 @@ class Retention(CatalogPart):
         at most. It is called again when the transaction is repeated. Its answer counts when there are no more moves,
         and ``rules`` are those that were decided by. Raises ``MarkRefused`` when the mark is not under way.
         """
-        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="mark")
+        guards.check_writable(conn, guards.lock_repository(conn, repository_id, exclusive=True), action="mark")
         _check_state(find_mark(conn, repository_id, mark_id), MarkState.MARKING)
         if find_rules(conn, repository_id) != rules:
             return ExpiryStep(since, rules_changed=True)
@@ -243,12 +236,12 @@ class Retention(CatalogPart):
         """Let commits live again that unswept marks expired. Raises ``MarkRefused`` when the mark is not under way."""
 
         def work(conn: Connection, some: list[str]) -> None:
-            check_writable(conn, lock_repository(conn, repository_id), action="mark")
+            guards.check_writable(conn, guards.lock_repository(conn, repository_id), action="mark")
             _check_state(find_mark(conn, repository_id, mark_id), MarkState.MARKING)
             conn.execute(_REVIVE, {"repository": repository_id, "some": some})
             self.record(conn, repository_id, "revive", "mark", mark_id, None, f"up to {len(some)} commits live again")
 
-        for some in chunks(ids):
+        for some in guards.chunks(ids):
             self.database.write(lambda conn, some=some: work(conn, some), settle=run_again)  # type: ignore[misc]
 
     @write_transaction
@@ -257,13 +250,13 @@ class Retention(CatalogPart):
 
         To be called until none is left: the mark is restored then. Raises ``MarkRefused``.
         """
-        lock_repository(conn, repository_id)
+        guards.lock_repository(conn, repository_id)
         mark = find_mark(conn, repository_id, mark_id)
         if mark.state is MarkState.RESTORED:
             return mark, 0
         _check_state(mark, MarkState.RESTORING)
         values: dict[str, object] = {"repository": repository_id}
-        some = conn.execute(select(COMMIT.c.id).where(_HERE, _PENDING).limit(IN_CHUNK), values).scalars().all()
+        some = conn.execute(select(COMMIT.c.id).where(_HERE, _PENDING).limit(guards.IN_CHUNK), values).scalars().all()
         if some:
             conn.execute(_REVIVE, values | {"some": some})
             after = f"{len(some)} commits live again"
@@ -276,16 +269,16 @@ class Retention(CatalogPart):
     @read_transaction
     def pruned(self, conn: Connection, repository_id: str) -> bool:
         """Whether history was ever pruned: then a commit that a known one descends from may be gone."""
-        return find_repository(conn, repository_id).pruned is not None
+        return guards.find_repository(conn, repository_id).pruned is not None
 
     def prune(self, repository_id: str, plan: PrunePlan, *, limit: int, dry_run: bool = False) -> PruneStep:
         """Remove at most ``limit`` rows that are past their time, or find out which these would be."""
         table, find = _KINDS[plan.kind]
 
         def work(conn: Connection) -> PruneStep:
-            repository = (find_repository if dry_run else lock_repository)(conn, repository_id)
+            repository = (guards.find_repository if dry_run else guards.lock_repository)(conn, repository_id)
             if not dry_run:
-                check_writable(conn, repository, action="prune")
+                guards.check_writable(conn, repository, action="prune")
             page = find(conn, repository, plan, limit)
             count = len(page.keys) if dry_run else _remove(conn, repository_id, table, page.keys)
             if count and not dry_run:
@@ -316,7 +309,7 @@ def _ref_moves(conn: Connection, repository_id: str, since: int) -> tuple[list[R
     )
     rows = conn.execute(query.order_by(REFLOG.c.sequence).limit(MOVES)).all()
     parents: dict[str, tuple[str, ...]] = {}
-    for some in chunks(row.new for row in rows if row.new is not None):
+    for some in guards.chunks(row.new for row in rows if row.new is not None):
         values = {"repository": repository_id, "some": some}
         found = conn.execute(select(COMMIT.c.id, COMMIT.c.parents).where(_HERE, _SOME), values)
         parents.update((row[0], tuple(row[1])) for row in found)
@@ -349,7 +342,7 @@ class _Page:
 def _remove(conn: Connection, repository_id: str, table: Table, keys: Sequence[Any]) -> int:
     column: ColumnElement[Any] = list(table.primary_key.columns)[-1]
     removed = 0
-    for some in chunks(keys):
+    for some in guards.chunks(keys):
         rows = delete(table).where(table.c.repository_id == repository_id, column.in_(some))
         if table is not COMMIT:
             removed += conn.execute(rows).rowcount
@@ -393,7 +386,7 @@ def _old_commits(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: i
 def _existing_commits(conn: Connection, repository_id: str, ids: set[str]) -> dict[str, bool]:
     """The commits that exist. The value is True for an expired initial commit, which is never removed."""
     query = select(COMMIT.c.id, COMMIT.c.expired, COMMIT.c.first_parent).filter_by(repository_id=repository_id)
-    rows = (row for some in chunks(ids) for row in conn.execute(query.where(COMMIT.c.id.in_(some))))
+    rows = (row for some in guards.chunks(ids) for row in conn.execute(query.where(COMMIT.c.id.in_(some))))
     return {row.id: row.expired and row.first_parent is None for row in rows}
 
 
@@ -407,7 +400,7 @@ def _old_moves(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: int
     ends: dict[tuple[str, str], tuple[int, int | None]] = {}
     first_kept = func.min(case((REFLOG.c.at >= plan.before, REFLOG.c.sequence)))
     by_ref = select(REFLOG.c.kind, REFLOG.c.ref, func.max(REFLOG.c.sequence), first_kept)
-    for some in chunks(row.ref for row in old):
+    for some in guards.chunks(row.ref for row in old):
         mine = by_ref.where(here, REFLOG.c.ref.in_(some)).group_by(REFLOG.c.kind, REFLOG.c.ref)
         ends.update(((kind, ref), (last, kept)) for kind, ref, last, kept in conn.execute(mine))
     gone = []

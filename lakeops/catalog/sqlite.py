@@ -140,10 +140,8 @@ class Sqlite(Dialect):
     def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
         import pyarrow as pa
 
-        from lakeops.catalog.staging import staging_columns
-        from lakeops.model.arrow import array
+        from lakeops.model.arrow import STAGING_COLUMNS, array
 
-        columns = staging_columns()
         where = (STAGED.c.repository_id == repository_id, STAGED.c.token == token, *under(STAGED.c.path, prefix))
         cursor: Any = conn.execute(_UNLOAD.where(*where).order_by(STAGED.c.path)).cursor
         batches = []
@@ -151,8 +149,8 @@ class Sqlite(Dialect):
             while rows := cursor.fetchmany(_BATCH):
                 path, tombstone, *others = zip(*rows, strict=True)
                 values = (path, list(map(bool, tombstone)), *others)
-                batches.append(pa.record_batch(list(map(array, values, columns.types)), columns))
-        return pa.Table.from_batches(batches, columns)
+                batches.append(pa.record_batch(list(map(array, values, STAGING_COLUMNS.types)), STAGING_COLUMNS))
+        return pa.Table.from_batches(batches, STAGING_COLUMNS)
 
 
 def _set_up(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's pool record

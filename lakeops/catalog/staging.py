@@ -28,6 +28,7 @@ from sqlalchemy import (
     update,
 )
 
+from lakeops.catalog import guards, records
 from lakeops.catalog.commits import earlier_commit, find_branch_and_head, require_commit, with_head
 from lakeops.catalog.database import (
     AnyRow,
@@ -38,44 +39,16 @@ from lakeops.catalog.database import (
     write_transaction,
     write_transaction_once,
 )
-from lakeops.catalog.guards import (
-    PROTECTING,
-    CatalogPart,
-    check_protection,
-    check_started,
-    check_writable,
-    chunks,
-    deadline_of,
-    find_branch,
-    find_repository,
-    grace_of,
-    lock_branch,
-    lock_repository,
-    no_branch,
-    repository_found,
-    under,
-)
+from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.marks import check_links
 from lakeops.catalog.records import (
-    STAGED_VALUES,
-    BranchAt,
+    BranchSnapshot,
     BranchState,
     ChangeCounter,
     ExpectedState,
     Intent,
     Sealed,
     Staged,
-    StagedPage,
-    branch_record,
-    branch_values,
-    epoch_micros,
-    from_epoch_micros,
-    intent_values,
-    metadata_map,
-    metadata_text,
-    staged_record,
-    staged_values,
-    undecodable,
 )
 from lakeops.catalog.tables import BRANCH, PROTECTION, REPOSITORY, RETIRED, STAGED, UPLOAD
 from lakeops.model.errors import BranchMoved, NotAsSeen
@@ -95,7 +68,7 @@ _SEALED = select(STAGED).where(
     STAGED.c.path == bindparam("path"),
 )
 _PAGE = PageLookup(STAGED, "path", "repository_id = :repository AND token = :token")
-_VALUES = [STAGED.c[name] for name in STAGED_VALUES]
+_VALUES = [STAGED.c[name] for name in records.STAGED_VALUES]
 
 
 class Staging(CatalogPart):
@@ -145,14 +118,14 @@ class Staging(CatalogPart):
             if expect.counter is not None:
                 _check_unchanged(conn, state, expect.counter, rows if table is None else table)
             now = dialect.now(conn)
-            check_started(repository, now, started)
+            guards.check_started(repository, now, started)
             if expect.marks is not None:
-                check_links(conn, repository_id, expect, now - deadline_of(repository, now))
+                check_links(conn, repository_id, expect, now - guards.deadline_of(repository, now))
             if table is not None:
                 dialect.load(conn, repository_id, state.staging_token, table)
             elif rows:
                 in_order = sorted(rows, key=attrgetter("path"))  # so that stagers never wait in a circle
-                values = [staged_values(repository_id, state.staging_token, row) for row in in_order]
+                values = [records.staged_values(repository_id, state.staging_token, row) for row in in_order]
                 conn.exec_driver_sql(dialect.insert_staged, [tuple(value.values()) for value in values])
             if upload is not None:
                 conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
@@ -165,7 +138,7 @@ class Staging(CatalogPart):
         self, conn: Connection, repository_id: str, branch: str, place: str, *, below: bool, paths: Collection[str] = ()
     ) -> ExpectedState:
         """A branch and its change counter at a path, or ``below`` a prefix, for a transition after a look at them."""
-        state = find_branch(conn, repository_id, branch)
+        state = guards.find_branch(conn, repository_id, branch)
         return ExpectedState(state, _count_changes(conn, state, ChangeCounter(place, below, paths=frozenset(paths))))
 
     @write_transaction
@@ -186,13 +159,13 @@ class Staging(CatalogPart):
         even if the branch takes no commits any more. ``intent`` is kept with the newest sealed token, in case somebody
         else commits it.
         """
-        repository = lock_repository(conn, repository_id)
-        state = before = lock_branch(conn, repository_id, branch, exclusive=True)
+        repository = guards.lock_repository(conn, repository_id)
+        state = before = guards.lock_branch(conn, repository_id, branch, exclusive=True)
         now, head = self.database.dialect.now(conn), require_commit(conn, repository_id, state.commit_id)
         earlier = earlier_commit(conn, repository_id, key, fingerprint)
         if earlier is not None:
-            return Sealed(state, head, now, earlier)
-        check_writable(conn, repository, action="seal", branch=branch)
+            return Sealed(state, head, now, earlier=earlier)
+        guards.check_writable(conn, repository, action="seal", branch=branch)
         if state.staging_token != token and any_staged(conn, state, state.staging_token):
             state = replace(state, staging_token=token, sealed_tokens=state.tokens)
         if intent is not None and state.sealed_tokens:  # a call that is repeated has its intent there
@@ -200,16 +173,16 @@ class Staging(CatalogPart):
             kept = (at for at, one in state.intents if one.same_call(intent))
             state = replace(state, intents=(*others, (next(kept, state.sealed_tokens[0]), intent)))
         if state != before:
-            conn.execute(branch_update(state).values(branch_values(state)))
+            conn.execute(branch_update(state).values(records.branch_values(state)))
         return Sealed(state, head, now)
 
     @write_transaction
     def withdraw(self, conn: Connection, repository_id: str, branch: str, intent: Intent) -> None:
         """Forget what a call asked for that was answered with an error. Its rows stay sealed."""
-        state = lock_branch(conn, repository_id, branch, exclusive=True)
+        state = guards.lock_branch(conn, repository_id, branch, exclusive=True)
         left = tuple(one for one in state.intents if one[1] != intent)
         if left != state.intents:
-            conn.execute(branch_update(state).values(intents=intent_values(left)))
+            conn.execute(branch_update(state).values(intents=records.intent_values(left)))
 
     @write_transaction
     def discard(self, conn: Connection, state: BranchState, tokens: tuple[str, ...]) -> None:
@@ -217,13 +190,13 @@ class Staging(CatalogPart):
 
         Raises ``BranchMoved`` when head, tokens or resets are no longer ``state``'s: the rows may matter now.
         """
-        check_writable(conn, lock_repository(conn, state.repository_id), action="seal", branch=state.id)
-        now = lock_branch(conn, state.repository_id, state.id, exclusive=True)
+        guards.check_writable(conn, guards.lock_repository(conn, state.repository_id), action="seal", branch=state.id)
+        now = guards.lock_branch(conn, state.repository_id, state.id, exclusive=True)
         same = (now.commit_id, now.sealed_resets) == (state.commit_id, state.sealed_resets)
         after = now.without_sealed(tokens) if same else None
         if after is None:
             raise BranchMoved(f"branch {state.id!r} changed while its staged rows were being compared; try again")
-        conn.execute(branch_update(now).values(branch_values(after)))
+        conn.execute(branch_update(now).values(records.branch_values(after)))
         self.retire(conn, state.repository_id, tokens)
 
     @write_transaction_once
@@ -242,9 +215,9 @@ class Staging(CatalogPart):
 
         A reset that drops a row counts itself, apart when one was sealed. Raises ``NotAsSeen``.
         """
-        chosen = [STAGED.c.path == path] if path is not None else under(STAGED.c.path, prefix or "")
-        check_writable(conn, lock_repository(conn, repository_id), action="reset", branch=branch)
-        state = lock_branch(conn, repository_id, branch, exclusive=True)
+        chosen = [STAGED.c.path == path] if path is not None else guards.under(STAGED.c.path, prefix or "")
+        guards.check_writable(conn, guards.lock_repository(conn, repository_id), action="reset", branch=branch)
+        state = guards.lock_branch(conn, repository_id, branch, exclusive=True)
         check_expected(conn, state, expect)
         gone = delete(STAGED).where(*_of_tokens(state, state.tokens), *chosen)
         dropped = conn.execute(gone.returning(STAGED.c.token, STAGED.c.path)).all()
@@ -255,7 +228,7 @@ class Staging(CatalogPart):
         counts: dict[str, Any] = {"resets": state.resets + 1, "sealed_resets": state.sealed_resets + sealed}
         if state.intents:  # those whose rows are all gone have nothing left to commit
             empty = [token for token in tokens if not any_staged(conn, state, token)]
-            counts["intents"] = intent_values(tuple(one for one in state.intents if one[0] not in empty))
+            counts["intents"] = records.intent_values(tuple(one for one in state.intents if one[0] not in empty))
         conn.execute(branch_update(state).values(**counts))
         self.record_move(conn, repository_id, branch, state.commit_id, state.commit_id, "reset", actor)
         return len({row.path for row in dropped})
@@ -269,7 +242,7 @@ class Staging(CatalogPart):
         unpurged = select(RETIRED.c.token).where(mine, RETIRED.c.purged.is_(False))
 
         def work(conn: Connection) -> int:
-            lock_repository(conn, repository_id)
+            guards.lock_repository(conn, repository_id)
             removed = 0
             # Two purges at once share the tokens out between them.
             for token in conn.execute(unpurged.with_for_update(skip_locked=True)).scalars().all():
@@ -281,7 +254,7 @@ class Staging(CatalogPart):
             return removed
 
         def nothing_to_do(conn: Connection) -> bool:
-            find_repository(conn, repository_id)
+            guards.find_repository(conn, repository_id)
             return conn.execute(unpurged.limit(1)).first() is None
 
         if not waiting and self.database.read(nothing_to_do):
@@ -299,19 +272,22 @@ class Staging(CatalogPart):
         """The newest staged row of a path, and the commit that the branch points to at the same instant."""
         state, head, rest = find_branch_and_head(conn, repository_id, branch, _AT_HEAD_AND_PATH, path=path)
         if rest[0] is not None:
-            return head, staged_record(rest)
+            return head, records.staged_record(rest)
         if not state.sealed_tokens:
             return head, None
         sealed = {"repository": repository_id, "path": path, "tokens": state.sealed_tokens}
         found = {row.token: row for row in conn.execute(_SEALED, sealed)}
         newest = next((found[token] for token in state.sealed_tokens if token in found), None)
-        return head, None if newest is None else staged_record(newest)
+        return head, None if newest is None else records.staged_record(newest)
 
     @read_transaction
     def staged_page(
         self, conn: Connection, repository_id: str, branch: str, *, prefix: str = "", after: str = "", limit: int = 1000
-    ) -> StagedPage:
-        """Up to ``limit`` staged paths under a prefix and after a path, newest token first, at one instant."""
+    ) -> tuple[Commit, list[Staged]]:
+        """The branch's head, and up to ``limit`` staged rows under a prefix and after a path, at one instant.
+
+        Rows come by path: of each path that of the newest token.
+        """
         state, head, _ = find_branch_and_head(conn, repository_id, branch)
         newest: dict[str, AnyRow] = {}
         for token in reversed(state.tokens):
@@ -319,30 +295,30 @@ class Staging(CatalogPart):
             mine = {"repository": repository_id, "token": token}
             rows = _PAGE.page(conn, mine, prefix=prefix, after=after, limit=limit)
             newest.update((row.path, row) for row in rows)
-        return StagedPage(state, head, [staged_record(newest[path]) for path in islice(sorted(newest), limit)])
+        return head, [records.staged_record(newest[path]) for path in islice(sorted(newest), limit)]
 
     def staged_table(
         self, repository_id: str, branch: str, *, prefix: str = "", tokens: tuple[str, ...] | None = None
-    ) -> tuple[BranchAt, pa.Table]:
-        """The branch, and all staged rows as Arrow (``STAGED_SCHEMA``), by path: the newest token's row of each path.
+    ) -> BranchSnapshot:
+        """The branch with all staged rows, by path: the newest token's row of each path.
 
         ``tokens`` (newest first) limits them to some of the branch's tokens, for a commit that reads sealed ones.
         """
 
-        def work(conn: Connection) -> tuple[BranchAt, list[pa.Table]]:
+        def work(conn: Connection) -> tuple[BranchSnapshot, list[pa.Table]]:
             now = self.database.dialect.now(conn)
             state, head, _ = find_branch_and_head(conn, repository_id, branch)
             chosen: Sequence[str] = state.tokens if tokens is None else [t for t in tokens if t in state.tokens]
             rows = [self.database.dialect.unload(conn, repository_id, token, prefix) for token in chosen]
-            return BranchAt(state, head, now), rows
+            return BranchSnapshot(state, head, now), rows
 
         found, tables = self.database.read(work)
-        return found, newest_rows(list(map(from_columns, tables)))
+        return replace(found, staged=newest_rows(list(map(from_columns, tables))))
 
     @read_transaction
     def has_staged(self, conn: Connection, repository_id: str, branch: str) -> bool:
         """Whether any row is staged on the branch, effective or not."""
-        return any_staged(conn, find_branch(conn, repository_id, branch))
+        return any_staged(conn, guards.find_branch(conn, repository_id, branch))
 
     @read_transaction
     def staged_counts(
@@ -365,7 +341,7 @@ class Staging(CatalogPart):
 
         rows = conn.execute(here).all()
         found = {row.name: row.staged for row in rows}
-        sealed = [branch for row in rows if (branch := branch_record(row)).sealed_tokens]
+        sealed = [branch for row in rows if (branch := records.branch_record(row)).sealed_tokens]
         if sealed:
             found |= {row[0]: row[1] for row in conn.execute(union_all(*map(of_all_tokens, sealed)))}
         return {name: staged for name, staged in found.items() if staged}
@@ -377,15 +353,15 @@ class Staging(CatalogPart):
         Raises ``AttemptExpired`` when the clock is behind the GC watermark: nothing that begins now could be linked.
         """
         here = UPLOAD.c.repository_id == repository_id
-        repository = lock_repository(conn, repository_id)
-        check_writable(conn, repository, action="stage", branch=branch)
-        find_branch(conn, repository_id, branch)
+        repository = guards.lock_repository(conn, repository_id)
+        guards.check_writable(conn, repository, action="stage", branch=branch)
+        guards.find_branch(conn, repository_id, branch)
         started = self.database.dialect.now(conn)
-        check_started(repository, started, started)  # here, and not only once everything is written
+        guards.check_started(repository, started, started)  # here, and not only once everything is written
         conn.execute(delete(UPLOAD).where(here, UPLOAD.c.id == upload))  # of an earlier run whose answer was lost
-        given_up = UPLOAD.c.started < epoch_micros(started - grace_of(repository).at(started))
+        given_up = UPLOAD.c.started < records.epoch_micros(started - guards.grace_of(repository).at(started))
         conn.execute(delete(UPLOAD).where(here, given_up))
-        values = {"id": upload, "branch": branch, "address": address, "started": epoch_micros(started)}
+        values = {"id": upload, "branch": branch, "address": address, "started": records.epoch_micros(started)}
         conn.execute(insert(UPLOAD).values(repository_id=repository_id, **values))
         return started
 
@@ -397,9 +373,9 @@ class Staging(CatalogPart):
 
 def uploads_in_flight(conn: Connection, repository: AnyRow, now: datetime) -> Mapping[str, tuple[str, datetime]]:
     """Uploads younger than the deadline: id to (address, started)."""
-    since = epoch_micros(now - deadline_of(repository, now))
+    since = records.epoch_micros(now - guards.deadline_of(repository, now))
     rows = conn.execute(select(UPLOAD).where(UPLOAD.c.repository_id == repository.id, UPLOAD.c.started >= since))
-    return {row.id: (row.address, from_epoch_micros(row.started)) for row in rows}
+    return {row.id: (row.address, records.from_epoch_micros(row.started)) for row in rows}
 
 
 # --- a branch that may be staged to ---
@@ -416,7 +392,7 @@ _BRANCH = slice(1, 1 + len(BRANCH.c))
 _FROM = (
     f"{REPOSITORY.name} "
     f"LEFT JOIN {PROTECTION.name} ON {PROTECTION.name}.repository_id = {REPOSITORY.name}.id "
-    f"AND {PROTECTION.name}.kind IN ({', '.join(map(repr, PROTECTING))}) "
+    f"AND {PROTECTION.name}.kind IN ({', '.join(map(repr, guards.PROTECTING))}) "
     f"LEFT JOIN {BRANCH.name} ON {BRANCH.name}.repository_id = {REPOSITORY.name}.id AND {BRANCH.name}.name = :branch "
     f"WHERE {REPOSITORY.name}.id = :repository"
 )
@@ -429,10 +405,10 @@ def _lock_stageable(conn: Connection, repository_id: str, name: str, *, exclusiv
     """A repository's row and a branch, both locked, when the branch may be staged to."""
     if conn.dialect.name == "sqlite":
         row = _find_stageable(conn, _ALONE, repository_id, name)
-        return row, branch_record(row[_BRANCH])
-    repository = lock_repository(conn, repository_id)
-    state = lock_branch(conn, repository_id, name, exclusive=exclusive)
-    check_writable(conn, repository, action="stage", branch=name)
+        return row, records.branch_record(row[_BRANCH])
+    repository = guards.lock_repository(conn, repository_id)
+    state = guards.lock_branch(conn, repository_id, name, exclusive=exclusive)
+    guards.check_writable(conn, repository, action="stage", branch=name)
     return repository, state
 
 
@@ -442,11 +418,11 @@ def _find_stageable(conn: Connection, query: Lookup, repository_id: str, name: s
     Raises ``RepositoryNotFound``, ``RefNotFound``, ``PreconditionFailed``.
     """
     rows = query.all(conn, {"repository": repository_id, "branch": name})
-    row = repository_found(conn, rows[0] if rows else None, repository_id)
+    row = guards.repository_found(conn, rows[0] if rows else None, repository_id)
     if row[_BRANCH.start] is None:
-        raise no_branch(repository_id, name)
-    check_writable(conn, row, action="stage")
-    check_protection(name, [pattern for pattern, *_ in rows if pattern is not None])
+        raise guards.no_branch(repository_id, name)
+    guards.check_writable(conn, row, action="stage")
+    guards.check_protection(name, [pattern for pattern, *_ in rows if pattern is not None])
     return row
 
 
@@ -499,8 +475,8 @@ def _check_unchanged(
 
 
 def _count_changes(conn: Connection, state: BranchState, counter: ChangeCounter) -> ChangeCounter:
-    whole = under(STAGED.c.path, counter.place) if counter.below else [STAGED.c.path == counter.place]
-    parts: list[Any] = [[STAGED.c.path.in_(some)] for some in chunks(counter.paths)] or [whole]
+    whole = guards.under(STAGED.c.path, counter.place) if counter.below else [STAGED.c.path == counter.place]
+    parts: list[Any] = [[STAGED.c.path.in_(some)] for some in guards.chunks(counter.paths)] or [whole]
     query = select(func.sum(STAGED.c.changes)).where(*_of_tokens(state, state.tokens))
     return replace(counter, total=sum(int(conn.execute(query.where(*part)).scalar() or 0) for part in parts))
 
@@ -508,7 +484,7 @@ def _count_changes(conn: Connection, state: BranchState, counter: ChangeCounter)
 def _rows_at(counter: ChangeCounter, rows: Sequence[Staged] | pa.Table) -> dict[str, tuple[Any, ...]]:
     """The rows of ``put_staged`` at a place: paths to the values of the columns behind the path."""
     if isinstance(rows, Sequence):
-        columns = [[staged_values("", "", row)[column.name] for row in rows] for column in _VALUES]
+        columns = [[records.staged_values("", "", row)[column.name] for row in rows] for column in _VALUES]
     else:
         columns = [rows[column.name].to_pylist() for column in _VALUES]
     return {
@@ -522,7 +498,7 @@ def _rows_at(counter: ChangeCounter, rows: Sequence[Staged] | pa.Table) -> dict[
 def _are_staged(conn: Connection, state: BranchState, wanted: Mapping[str, tuple[Any, ...]]) -> bool:
     """Whether the active token has just these rows at their paths."""
     found: dict[str, tuple[Any, ...]] = {}
-    for some in chunks(wanted):
+    for some in guards.chunks(wanted):
         query = select(*_VALUES).where(*_of_tokens(state, (state.staging_token,)), STAGED.c.path.in_(some))
         found |= {path: tuple(values) for path, *values in conn.execute(query)}
     return found == wanted
@@ -532,15 +508,6 @@ def _are_staged(conn: Connection, state: BranchState, wanted: Mapping[str, tuple
 #
 # The table keeps user metadata as JSON text (null when empty). In Arrow it is a map. Most rows have none, so only those
 # that do are touched one by one. pyarrow is imported by what needs it, since most commands do not.
-
-
-def staging_columns() -> pa.Schema:
-    """The staging table's columns behind repository and token, in order. Metadata is text."""
-    import pyarrow as pa
-
-    from lakeops.model.arrow import STAGED_SCHEMA
-
-    return STAGED_SCHEMA.set(STAGED_SCHEMA.get_field_index("metadata"), pa.field("metadata", pa.string()))
 
 
 def to_columns(staged: pa.Table) -> pa.Table:
@@ -560,7 +527,7 @@ def to_columns(staged: pa.Table) -> pa.Table:
         nothing = pa.nulls(len(maps), pa.string())
         if not pc.any(filled).as_py():
             return nothing
-        written = [metadata_text(dict(pairs)) for pairs in maps.filter(filled).to_pylist()]
+        written = [records.metadata_text(dict(pairs)) for pairs in maps.filter(filled).to_pylist()]
         return pc.replace_with_mask(nothing, filled, array(written, pa.string()))
 
     table = staged.select(STAGED_SCHEMA.names).cast(STAGED_SCHEMA)
@@ -572,7 +539,7 @@ def to_columns(staged: pa.Table) -> pa.Table:
 
 
 def from_columns(columns: pa.Table) -> pa.Table:
-    """A table of ``staging_columns`` as one of ``STAGED_SCHEMA``: the inverse of ``to_columns``."""
+    """A table of ``STAGING_COLUMNS`` as one of ``STAGED_SCHEMA``: the inverse of ``to_columns``."""
     import numpy as np
     import pyarrow as pa
 
@@ -637,6 +604,6 @@ def _one_a_path(table: pa.Table, rank: pa.Array) -> pa.Table:
 
 def _parsed(text: str) -> dict[str, str]:
     try:
-        return metadata_map(text)
+        return records.metadata_map(text)
     except (ValueError, TypeError) as error:
-        raise undecodable(STAGED, f"with the metadata {text:.80}", error) from None
+        raise records.undecodable(STAGED, f"with the metadata {text:.80}", error) from None

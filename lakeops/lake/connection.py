@@ -19,6 +19,7 @@ from lakeops.model.records import Progress, RepositoryRecord, quiet
 from lakeops.ops.batcher import StageQueue
 from lakeops.ops.context import Context
 from lakeops.settings import Settings
+from lakeops.store.base import StoreSettings
 
 if TYPE_CHECKING:
     import lakeops.ops.ancestor
@@ -168,10 +169,6 @@ def source_verb(find: Callable[[], Callable[Concatenate[Context, Reach, P], R]])
     return Verb(find, "_open_source")
 
 
-IMPATIENT = {"max_attempts": 2, "connect_timeout": 3, "read_timeout": 8}
-"""Attempts and seconds of requests to stores while a person waits."""
-
-
 class LakeConnection:
     """Holds the catalog of an open lake, and makes its stores, cache and engine when they are first needed."""
 
@@ -188,8 +185,18 @@ class LakeConnection:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.progress: Progress = quiet
-        self.impatient = False
-        """Whether requests to stores time out as early as ``IMPATIENT`` says. Set it before a store is opened."""
+        # Attempts of a request that bridge an outage: from the fifth on, 10 s pass between two, on average.
+        minutes = settings.outage_minutes
+        patience = {"max_attempts": 5 + math.ceil(6 * minutes)} if minutes else {}
+        self.store_settings = StoreSettings(
+            endpoint_url=settings.s3_endpoint_url,
+            region=settings.s3_region,
+            fsync=settings.fsync,
+            credentials=settings.credentials,
+            requester_pays=settings.s3_requester_pays,
+            **patience,
+        )
+        """What stores are opened with. Set it before a store is opened."""
         self._ids = ids or Ids()
         self._stores = stores
         self._cache: RangeCache | None = None
@@ -254,21 +261,9 @@ class LakeConnection:
     def stores(self) -> Stores:
         """The stores by address."""
         if self._stores is None:
-            from lakeops.store.open import Stores, StoreSettings
+            from lakeops.store.open import Stores
 
-            # Attempts of a request that bridge an outage: from the fifth on, 10 s pass between two, on average.
-            minutes = self.settings.outage_minutes
-            patience = {"max_attempts": 5 + math.ceil(6 * minutes)} if minutes else {}
-            given = self.settings
-            settings = StoreSettings(
-                endpoint_url=given.s3_endpoint_url,
-                region=given.s3_region,
-                fsync=given.fsync,
-                credentials=given.credentials,
-                requester_pays=given.s3_requester_pays,
-                **(IMPATIENT if self.impatient else patience),
-            )
-            self._stores = Stores(settings)
+            self._stores = Stores(self.store_settings)
         return self._stores
 
     def context(self, record: RepositoryRecord) -> Context:
@@ -278,10 +273,10 @@ class LakeConnection:
             repository=record,
             settings=self.settings,
             ids=self._ids,
-            open_stores=self.stores,
-            open_cache=self._range_cache,
-            open_engine=self._range_engine,
-            open_disk_cache=self.disk_cache,
+            stores=self.stores,
+            engine=self._range_engine,
+            range_cache=self._range_cache,
+            disk_cache=self.disk_cache,
             stage_queues=self._stage_queues,
             progress=self._report,
         )

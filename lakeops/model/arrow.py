@@ -162,6 +162,9 @@ STAGED_SCHEMA = pa.schema(
 )
 """Staged rows: an entry, or a tombstone whose other columns are null."""
 
+STAGING_COLUMNS = STAGED_SCHEMA.set(STAGED_SCHEMA.get_field_index("metadata"), pa.field("metadata", pa.string()))
+"""Staged rows as the catalog's staging table keeps them: metadata is JSON text, null when empty."""
+
 
 def no_metadata(rows: int) -> pa.MapArray:
     """The user metadata of rows that have none."""

@@ -266,15 +266,6 @@ def reached(get: CommitSource, start: str, commits: Collection[Commit]) -> set[s
     return found
 
 
-def first_parents(get: CommitSource, start: str) -> Iterator[Commit]:
-    """The commit and its first parents down to the initial commit: a branch's history, newest first."""
-    commit = get(start)
-    yield commit
-    while commit.parents:
-        commit = get(commit.parents[0])
-        yield commit
-
-
 def log(get: CommitSource, start: str, *, first_parent: bool = False) -> Iterator[Commit]:
     """The commits that a commit can reach, itself included: newest first, and no parent before all its children.
 

@@ -379,6 +379,15 @@ def check_asked(text: str, what: str) -> str:
     return text
 
 
+def check_glob(pattern: str, what: str, of: str) -> str:
+    """Return a glob pattern that names ``of`` something can match. Raises ``InvalidInput`` (``invalid_name``)."""
+    if not check_asked(pattern, what) or any(character in pattern for character in "/\0\n"):
+        raise InvalidInput(
+            f"{excerpt(pattern)} matches no {of}; use a name or a glob such as 'release-*'", kind="invalid_name"
+        )
+    return pattern
+
+
 def check_amount(amount: int, what: str) -> int:
     """Return the number of things that a caller asks for: 0 or more. Raises ``InvalidInput``."""
     if isinstance(amount, bool) or not isinstance(amount, int):

@@ -10,7 +10,7 @@ from typing import Any
 
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput
-from lakeops.model.names import check_asked
+from lakeops.model.names import check_asked, check_glob
 from lakeops.model.sanitising import excerpt
 
 GROUP = "lakeops.hooks"
@@ -26,8 +26,6 @@ ACTIONS = (
 SECONDS, MOST_SECONDS = 60, 3600
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-_MAX_PATTERN_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -90,7 +88,6 @@ class HookEvent:
 def check_hook(hook: Hook) -> Hook:
     """Return a hook whose values make sense. Raises ``InvalidInput`` for another one."""
     check_asked(hook.name, "a hook")
-    check_asked(hook.pattern, "a pattern")
     if not _NAME.fullmatch(hook.name) or hook.name == REFS_DUMP.name:
         raise InvalidInput(f"{excerpt(hook.name)} cannot be a hook: give the name of an entry point in group {GROUP!r}")
     if hook.when not in (BEFORE, AFTER):
@@ -98,8 +95,7 @@ def check_hook(hook: Hook) -> Hook:
     unknown = next((action for action in hook.actions if action not in ACTIONS), None)
     if unknown is not None:
         raise InvalidInput(f"{excerpt(unknown)} is nothing that hooks run beside; there are {', '.join(ACTIONS)}")
-    if not hook.pattern or len(hook.pattern) > _MAX_PATTERN_BYTES or any(char in hook.pattern for char in "/\0\n"):
-        raise InvalidInput(f"{excerpt(hook.pattern)} matches no name; use a name or a glob such as 'release-*'")
+    check_glob(hook.pattern, "a pattern", "name")
     if type(hook.seconds) is not int or not 1 <= hook.seconds <= MOST_SECONDS:
         raise InvalidInput(f"a hook may take 1 to {MOST_SECONDS} seconds, not {hook.seconds!r:.80}")
     return hook

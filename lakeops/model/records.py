@@ -457,8 +457,8 @@ class Strategy(StrEnum):
 
 
 StrategyName = Literal["source-wins", "dest-wins"]
-TablesMode = Literal["rebase"]
 """A strategy as people write it."""
+TablesMode = Literal["rebase"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.context import Context, history_of, lookup, require_live, watched
+from lakeops.ops.context import Context, history_of, require_live, watched
 from lakeops.ops.history import NEAR, merge_bases
 from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, bases_matter, merged_base, plan_merge, preview
@@ -48,7 +48,7 @@ class Ancestor:
 class _Folding:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._get = lookup(ctx).get
+        self._get = history_of(ctx)
         # A cache of its own: what lies in the directory is gone when this is.
         self._reader = RangeReader(with_scratch(ctx.readable))
         self._read: dict[str, Commit] = {}
@@ -127,7 +127,7 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
 
     Raises ``PreconditionFailed`` (``no_merge_base``); ``CommitExpired`` where the common ancestor was pruned.
     """
-    near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
+    near = history_of(ctx, most=NEAR)
     bases = merge_bases(ctx, destination.id, source.id, near)
     if not bases:
         raise PreconditionFailed(f"{names[0]!r} and {names[1]!r} share no history", kind="no_merge_base")

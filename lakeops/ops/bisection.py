@@ -18,7 +18,7 @@ from lakeops.model import graph
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import Corrupted, InvalidInput, NotFound
 from lakeops.model.records import Commit
-from lakeops.ops.context import Context, lookup, require_live, resolve_commit
+from lakeops.ops.context import Context, history_of, require_live, resolve_commit
 from lakeops.ops.files import appearing
 from lakeops.store.reader import parse_json
 
@@ -56,7 +56,7 @@ def bisect(
         NotFound: nothing could be told of the commits that are left.
         RefNotFound, CommitExpired: there is no such commit, or retention took one that had to be looked at.
     """
-    get = lookup(ctx).get
+    get = history_of(ctx)
     first, last = resolve_commit(ctx, good).id, resolve_commit(ctx, bad).id
     if first == last or not graph.is_ancestor(get, first, last):
         raise InvalidInput(f"{bad!r} does not descend from {good!r}; give a good commit and a later, bad one")
@@ -163,7 +163,7 @@ def end_bisect(ctx: Context) -> None:
 def _searched(ctx: Context, said: Bisection) -> Bisection:
     if said.bad is None or not said.good:
         return said
-    get = lookup(ctx).get
+    get = history_of(ctx)
     for good in said.good:
         if good == said.bad or not graph.is_ancestor(get, good, said.bad):
             raise InvalidInput(f"the bad commit {said.bad[:16]} does not descend from the good one {good[:16]}")
@@ -220,7 +220,7 @@ def between(get: graph.CommitSource, good: str, bad: str, *, first_parent: bool 
     if not first_parent:
         return found
     among = {commit.id for commit in found}
-    return list(takewhile(lambda commit: commit.id in among, graph.first_parents(get, bad)))
+    return list(takewhile(lambda commit: commit.id in among, graph.log(get, bad, first_parent=True)))
 
 
 class Search:

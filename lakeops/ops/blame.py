@@ -21,7 +21,7 @@ from lakeops.model.errors import CommitExpired, ObjectNotFound
 from lakeops.model.graph import CommitSource, Walk
 from lakeops.model.names import check_amount, check_path, check_prefix
 from lakeops.model.records import ChangeType, Commit, Entry, Version, Written, maker
-from lakeops.ops.context import Context, explain_expired, lookup, resolve_commit, watched
+from lakeops.ops.context import Context, explain_expired, history_of, resolve_commit, watched
 from lakeops.ranges.diff import written
 from lakeops.ranges.digest import Positions
 
@@ -58,7 +58,7 @@ def blame(
     deepest = _deepest(depth)
     most = sys.maxsize if amount is None else check_amount(amount, "the amount of objects")
     start = resolve_commit(ctx, ref)
-    get = lookup(ctx).get
+    get = history_of(ctx)
 
     def found() -> Iterator[Written]:
         batches = ctx.reader.scan(ctx.metarange(start), prefix, after, columns=_COLUMNS)
@@ -198,7 +198,7 @@ def history(
     deepest = _deepest(depth)
     most = None if amount is None else min(check_amount(amount, "the amount of commits"), sys.maxsize)
     start = resolve_commit(ctx, ref)
-    get = lookup(ctx).get
+    get = history_of(ctx)
 
     def found() -> Iterator[Version]:
         known, left = False, deepest

@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 from lakeops.catalog.records import ExpectedState
 from lakeops.model import graph
-from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidInput, PreconditionFailed, RefNotFound
-from lakeops.model.names import check_asked, check_branch, check_prefix, check_tag
+from lakeops.model.errors import AlreadyExists, BranchMoved, PreconditionFailed, RefNotFound
+from lakeops.model.names import check_asked, check_branch, check_glob, check_prefix, check_tag
 from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, HookEvent
 from lakeops.model.records import Commit, IdempotentRequest, RefRecord
-from lakeops.model.sanitising import excerpt
 from lakeops.ops.checks import check_of, judge
-from lakeops.ops.context import Context, check_name, lookup, resolve_commit, resolve_id
+from lakeops.ops.context import Context, check_name, history_of, resolve_commit, resolve_id
 from lakeops.ops.hooks import changing
 
 MOST_MOVES = 10_000
@@ -97,7 +96,7 @@ def move_branch(
         return RefRecord(name, commit.commit.id)
 
     def attempt() -> RefRecord:
-        head, get = snapshot(ctx, name, stageable=True).head, lookup(ctx).get
+        head, get = snapshot(ctx, name, stageable=True).head, history_of(ctx)
         if not force and not ctx.catalog.in_snapshot(lambda: graph.is_ancestor(get, head.id, commit.id)):
             raise PreconditionFailed(
                 f"commit {commit.id[:16]} does not descend from {head.id[:16]}, the head of branch {name!r}: moving it "
@@ -128,7 +127,7 @@ def _judge_move(ctx: Context, name: str, head: Commit, commit: Commit) -> None:
     """Refuse to move a branch to a commit that no merge would take, unless the branch has shown it before."""
 
     def found() -> list[Commit]:
-        get = lookup(ctx, ahead=100).get
+        get = history_of(ctx, ahead=100)
         return list(graph.unshared(get, commit.id, [head.id]))
 
     try:
@@ -247,12 +246,12 @@ def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> RefRecord:
 
 def protect(ctx: Context, pattern: str) -> None:
     """Let branches that match a glob pattern such as ``main`` or ``release-*`` change through merges only."""
-    ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern))
+    ctx.catalog.refs.protect(ctx.repository_id, check_glob(pattern, "a pattern", "name"))
 
 
 def protect_tags(ctx: Context, pattern: str) -> None:
     """Keep tags that match a glob pattern such as ``v*`` from being moved or deleted."""
-    ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern), kind=TAG_PROTECTION)
+    ctx.catalog.refs.protect(ctx.repository_id, check_glob(pattern, "a pattern", "name"), kind=TAG_PROTECTION)
 
 
 def require_check(ctx: Context, pattern: str, name: str, *, prefix: str = "") -> None:
@@ -263,13 +262,4 @@ def require_check(ctx: Context, pattern: str, name: str, *, prefix: str = "") ->
         prefix: ask for the check only where a merge changes something below this prefix.
     """
     row = {"kind": CHECK_PROTECTION, "check": check_of(name), "prefix": check_prefix(prefix)}
-    ctx.catalog.refs.protect(ctx.repository_id, _pattern(pattern), **row)
-
-
-def _pattern(pattern: str) -> str:
-    check_asked(pattern, "a pattern")
-    if not pattern or any(char in pattern for char in "/\0\n"):
-        raise InvalidInput(
-            f"{excerpt(pattern)} matches no name; use a name or a glob such as 'release-*'", kind="invalid_name"
-        )
-    return pattern
+    ctx.catalog.refs.protect(ctx.repository_id, check_glob(pattern, "a pattern", "name"), **row)

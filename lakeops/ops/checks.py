@@ -20,7 +20,7 @@ from lakeops.model.names import check_asked
 from lakeops.model.protection import FAILED, MAX_FINDINGS, PASSED, WAITING, Verdict
 from lakeops.model.records import DESPITE, VOUCHED, Commit
 from lakeops.model.sanitising import excerpt, masked, safe
-from lakeops.ops.context import Context, lookup, resolve_commit, resolve_id
+from lakeops.ops.context import Context, history_of, resolve_commit, resolve_id
 from lakeops.ops.history import Shape
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def brought(ctx: Context, sides: MergeInputs) -> list[Commit]:
     if set(sides.source.parents) <= set(bases):  # nothing is read
         return [sides.source]
     try:
-        return list(graph.unshared(sides.get or lookup(ctx).get, sides.source.id, bases))
+        return list(graph.unshared(sides.get or history_of(ctx), sides.source.id, bases))
     except graph.FarApart:
         shape = Shape(ctx, known=[sides.source.id, *bases])
         ids = [one.id for one in graph.unshared(shape, sides.source.id, bases)]

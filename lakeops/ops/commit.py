@@ -20,10 +20,9 @@ from lakeops.model.ids import check_commit_metadata, check_message
 from lakeops.model.records import DECLARED, Commit, IdempotentRequest
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.checks import check_names
-from lakeops.ops.context import Context, check_name, lookup
+from lakeops.ops.context import Context, check_name, history_of
 from lakeops.ops.diff import effective
 from lakeops.ops.publish import (
-    BranchSnapshot,
     CommitPlan,
     CommitResult,
     covered,
@@ -87,25 +86,25 @@ def commit(
         )
         if sealed.earlier is not None:
             return CommitResult(sealed.earlier, by_key=True)
-        state, head, started = sealed.state, sealed.head, sealed.now
-        other = committed_by_other() if own and not set(own) & set(state.sealed_tokens) else None
+        state, head = sealed.state, sealed.head
+        newest = state.sealed_tokens.index(own[0]) if own and own[0] in state.sealed_tokens else None
+        other = committed_by_other() if own and newest is None else None
         if other is not None:
             return covered(ctx, request, other)
         # 3. The plan: this call's rows and older ones. Newer ones are left to those who sealed them.
-        newest = next((place for place, token in enumerate(state.sealed_tokens) if token in (own or ())), 0)
         tokens = state.sealed_tokens[newest:]
         own = own or tokens
-        _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, tokens=tokens)
+        staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, tokens=tokens).staged
         # 4. The changed ranges are written, and 5. the metarange.
         work = partial(apply, base=ctx.metarange(head), changes=staged)
-        metarange, summary = write_ranges(ctx, "commit", (head,), started, work)
+        metarange, summary = write_ranges(ctx, "commit", (head,), sealed.started, work)
         if not summary.total and not allow_empty:
             if tokens:
                 ctx.catalog.staging.discard(state, tokens)
             raise NoChanges(f"branch {name!r} has no changes to commit")
         # 6. One transaction checks the branch and moves its head.
         plan = CommitPlan(metarange, (head,), message, pairs, summary, consumed=tokens, intent=intent)
-        return publish(ctx, request, BranchSnapshot(state, head, started), plan, publisher)
+        return publish(ctx, request, sealed, plan, publisher)
 
     try:
         # 7. Once, and again in the branch's queue when others moved the head meanwhile.
@@ -130,15 +129,15 @@ def commit(
 
 def _drop_repeated(ctx: Context, request: IdempotentRequest, known: Commit) -> None:
     """Drop the rows that were staged again, which the key's commit holds or change nothing. Raises ``KeyReused``."""
-    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, request.branch)
-    _refuse_other(ctx, request, known, found.head, staged)
-    if not staged.num_rows:
+    found = ctx.catalog.staging.staged_table(ctx.repository_id, request.branch)
+    _refuse_other(ctx, request, known, found.head, found.staged)
+    if not found.staged.num_rows:
         return
     try:
         sealed = ctx.catalog.staging.seal(ctx.repository_id, request.branch, token=ctx.ids.new())
         tokens = sealed.state.sealed_tokens
-        _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, request.branch, tokens=tokens)
-        _refuse_other(ctx, request, known, sealed.head, staged)
+        found = ctx.catalog.staging.staged_table(ctx.repository_id, request.branch, tokens=tokens)
+        _refuse_other(ctx, request, known, sealed.head, found.staged)
         ctx.catalog.staging.discard(sealed.state, tokens)
     except PreconditionFailed as error:
         if error.kind != "read_only_repository":  # then nobody can commit these rows
@@ -152,7 +151,7 @@ def _refuse_other(ctx: Context, request: IdempotentRequest, known: Commit, head:
     """
     for batch in effective(ctx, head, staged):
         rows = staged.filter(pc.is_in(staged["path"], value_set=in_one(batch["path"])))
-        held = not known.expired and graph.is_ancestor(lookup(ctx).get, known.id, head.id)
+        held = not known.expired and graph.is_ancestor(history_of(ctx), known.id, head.id)
         other = next(effective(ctx, known, rows), None) if held else batch
         if other is not None:
             path = excerpt(other["path"][0].as_py())

@@ -84,17 +84,18 @@ class _Replica:
 class Context:
     """A repository, and what verbs work on it with.
 
-    Stores, readers and engines are made when they are first asked for: a log command never needs them.
+    Stores, engine and caches are the open lake's. They are made when they are first asked for: a log command never
+    needs them.
     """
 
     catalog: Catalog
     repository: RepositoryRecord
     settings: Settings
     ids: Ids
-    open_stores: Callable[[], Stores]
-    open_cache: Callable[[], RangeCache]
-    open_engine: Callable[[], Engine]
-    open_disk_cache: Callable[[], DiskCache | None] = lambda: None
+    stores: Callable[[], Stores]
+    engine: Callable[[], Engine]
+    range_cache: Callable[[], RangeCache]
+    disk_cache: Callable[[], DiskCache | None] = lambda: None
     stage_queues: dict[tuple[str, str], StageQueue] = field(default_factory=dict)
     progress: Progress = quiet
 
@@ -109,14 +110,9 @@ class Context:
         return self.settings.committer
 
     @cached_property
-    def stores(self) -> Stores:
-        """The stores that addresses lead to."""
-        return self.open_stores()
-
-    @cached_property
     def store(self) -> ObjectStore:
         """The repository's own storage namespace."""
-        return self.stores.at(self.repository.storage_namespace)
+        return self.stores().at(self.repository.storage_namespace)
 
     @cached_property
     def readable(self) -> ObjectStore:
@@ -154,11 +150,6 @@ class Context:
         )
 
     @cached_property
-    def engine(self) -> Engine:
-        """The engine that range work runs on."""
-        return self.open_engine()
-
-    @cached_property
     def reader(self) -> RangeReader:
         """Reads ranges and metaranges of the namespace, through the caches of the process and of the machine."""
         from lakeops.ranges.read import RangeReader
@@ -167,8 +158,8 @@ class Context:
         if store.remote:
             from lakeops.store.disk_cache import with_cache
 
-            store = with_cache(store, self.open_disk_cache())
-        return RangeReader(store, self.open_cache())
+            store = with_cache(store, self.disk_cache())
+        return RangeReader(store, self.range_cache())
 
     @contextmanager
     def writing(self) -> Iterator[RangeReader]:
@@ -180,7 +171,7 @@ class Context:
         from lakeops.store.disk_cache import background_writes
 
         with background_writes(self.reader.store) as store:
-            yield RangeReader(store, self.open_cache())
+            yield RangeReader(store, self.range_cache())
 
     def metarange(self, commit: Commit) -> Metarange:
         """The commit's metarange, verified. Raises ``CommitExpired``, or ``RepositoryNotFound`` for one made anew."""
@@ -288,10 +279,10 @@ class CatalogLookup:
     ``ahead`` is how many commits of a line are going to be asked for.
     """
 
-    def __init__(self, catalog: Catalog, repository_id: str, ahead: int = 1) -> None:
-        self._catalog = catalog
-        self._repository_id = repository_id
-        self.get: ReadAhead = history_of(catalog, repository_id, ahead)
+    def __init__(self, ctx: Context, ahead: int = 1) -> None:
+        self._catalog = ctx.catalog
+        self._repository_id = ctx.repository_id
+        self.get: ReadAhead = history_of(ctx, ahead)
 
     def branch(self, name: str) -> str | None:
         """The head of a branch."""
@@ -320,8 +311,9 @@ class CatalogLookup:
         return self._catalog.commits.commits_with_prefix(self._repository_id, prefix)
 
 
-def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int = 0) -> ReadAhead:
+def history_of(ctx: Context, ahead: int = 1, most: int = 0) -> ReadAhead:
     """The commits of a repository, for walks. A line of history ends at a pruned commit, which comes as ``gone``."""
+    catalog, repository_id = ctx.catalog, ctx.repository_id
     return ReadAhead(
         partial(line_of, catalog, repository_id),
         ahead,
@@ -340,15 +332,10 @@ def line_of(catalog: Catalog, repository_id: str, commit_id: str, limit: int) ->
         raise
 
 
-def lookup(ctx: Context, ahead: int = 1) -> CatalogLookup:
-    """The repository's names and commits."""
-    return CatalogLookup(ctx.catalog, ctx.repository_id, ahead)
-
-
 def resolve_id(ctx: Context, text: str) -> str:
     """The id of the commit that a ref expression means, which may be expired. Raises as ``resolve_commit``."""
     with naming_the_ref(ctx, text):
-        return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
+        return ctx.catalog.in_snapshot(lambda: resolve_expression(text, CatalogLookup(ctx)))
 
 
 @contextmanager
@@ -380,7 +367,7 @@ def resolve_commit(
 
     Raises ``RefNotFound``, ``InvalidInput`` (``invalid_ref``, ``ambiguous_ref``); ``CommitExpired`` with ``live``.
     """
-    found = names or lookup(ctx)
+    found = names or CatalogLookup(ctx)
     with naming_the_ref(ctx, expression):
         commit = ctx.catalog.in_snapshot(lambda: found.get(resolve_expression(expression, found)))
     return require_live(commit) if live or commit.is_gone else commit

@@ -147,8 +147,8 @@ def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = N
 def uncommitted(ctx: Context, branch: str, prefix: str = "") -> Iterator[Change]:
     """The changes that a commit would make now, by path: one moment of the branch, read while you iterate."""
     check_prefix(prefix)
-    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
-    return each_change(effective(ctx, found.head, staged))
+    found = ctx.catalog.staging.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
+    return each_change(effective(ctx, found.head, found.staged))
 
 
 _PAGES = 20
@@ -169,13 +169,13 @@ def uncommitted_page(
     """
     check_prefix(prefix)
     for _ in range(_PAGES):
-        page = ctx.catalog.staging.staged_page(
+        head, rows = ctx.catalog.staging.staged_page(
             ctx.repository_id, check_name(branch), prefix=prefix, after=after, limit=check_amount(amount, "a page")
         )
-        found = list(each_change(effective(ctx, page.head, as_table(page.rows))))
-        if len(page.rows) < amount:
+        found = list(each_change(effective(ctx, head, as_table(rows))))
+        if len(rows) < amount:
             return found, None
-        after = page.rows[-1].path
+        after = rows[-1].path
         if found:
             return found, after
     return [], after

@@ -20,10 +20,10 @@ from lakeops.model.records import AuditRecord, BranchHead, Commit, RefRecord
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import (
     PAGE,
+    CatalogLookup,
     Context,
     explain_expired,
     history_of,
-    lookup,
     pages,
     require_live,
     resolve_commit,
@@ -47,7 +47,7 @@ class Shape:
 
     def __init__(self, ctx: Context, known: Collection[str]) -> None:
         self._ctx = ctx
-        self._near = lookup(ctx, ahead=100).get
+        self._near = history_of(ctx, ahead=100)
         self._heads = ctx.catalog.commits.get_many(ctx.repository_id, known)
         self._nodes: dict[str, Node] = {}
         self._length = FIRST
@@ -107,7 +107,7 @@ def log(
     under = check_prefix(prefix) if path is None else check_path(path)
     check_asked(author, "a part of a name")
     chosen = since is not None or until is not None or author or under
-    names = lookup(ctx, ahead=1 if chosen else amount or 1)
+    names = CatalogLookup(ctx, ahead=1 if chosen else amount or 1)
     start = resolve_commit(ctx, ref, live=False, names=names)
     oldest = float("-inf") if since is None else _parse_time(since).timestamp()
     newest = float("inf") if until is None else _parse_time(until).timestamp()
@@ -164,7 +164,7 @@ def heads(
     for ref, is_in in ((merged, True), (not_merged, False)):
         if ref is not None:
             known = graph.reached(
-                lookup(ctx).get, resolve_commit(ctx, ref, live=False).id, [head.commit for head in found]
+                history_of(ctx), resolve_commit(ctx, ref, live=False).id, [head.commit for head in found]
             )
             found = [head for head in found if (head.commit_id in known) is is_in]
     return iter(found)
@@ -191,7 +191,7 @@ def walk(ctx: Context, starts: Sequence[str], amount: int) -> tuple[list[Commit]
         starts: refs, or what an earlier call gave.
     """
     check_amount(amount, "the amount of commits")
-    names = lookup(ctx, ahead=amount)
+    names = CatalogLookup(ctx, ahead=amount)
     ids = [resolve_commit(ctx, ref, live=False, names=names).id for ref in starts]
     return graph.walk(names.get, ids, amount)
 
@@ -274,7 +274,7 @@ def merge_bases(ctx: Context, left: str, right: str, near: ReadAhead | None = No
 
     ``near`` is the history that a caller goes on with: it has then what was read here, ``NEAR`` statements at most.
     """
-    near = near or history_of(ctx.catalog, ctx.repository_id, most=NEAR)
+    near = near or history_of(ctx, most=NEAR)
 
     def found() -> list[Commit]:
         bases = _far.get((left, right))
@@ -287,7 +287,7 @@ def merge_bases(ctx: Context, left: str, right: str, near: ReadAhead | None = No
             if len(_far) >= MOST_FAR:
                 _far.clear()
             _far[left, right] = bases
-        commits = map(lookup(ctx).get, bases)
+        commits = map(history_of(ctx), bases)
         return sorted(commits, key=lambda base: (base.creation_date, base.generation, base.id))
 
     return ctx.catalog.in_snapshot(found)

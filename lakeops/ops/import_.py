@@ -50,7 +50,7 @@ def check_source(ctx: Context, url: str) -> str:
     ``InvalidInput`` (``invalid_uri`` for what is no location) and ``PreconditionFailed`` (``address_refused``).
     """
     source = parse_location(url).url
-    check_source_apart(ctx.catalog, ctx.stores, source, ctx.repository)
+    check_source_apart(ctx.catalog, ctx.stores(), source, ctx.repository)
     ctx.find_policy().check_folders([source])
     return source
 
@@ -175,10 +175,10 @@ def import_objects(
     if isinstance(found, CommitResult):
         return found.commit
     require_clean(ctx, found)
-    store = ctx.stores.at(place)
+    store = ctx.stores().at(place)
     total, listings = 0, store.scan(skip_special=skip_special)
     if inventory:
-        total, listings = inventories.inventory(ctx.stores, inventory, place, store)
+        total, listings = inventories.inventory(ctx.stores(), inventory, place, store)
     # The imported entries become ranges of their own, some of them perhaps the head's, before the branch is looked at.
     head, begun = found.head, ctx.catalog.now()
     earlier = ctx.metarange(head)
@@ -190,7 +190,7 @@ def import_objects(
                 tables,
                 ctx.repository.split,
                 layout.attempt(begun, ctx.ids),
-                engine=ctx.engine,
+                engine=ctx.engine(),
                 known=earlier.rows(*earlier.overlapping(folder)),
                 on_progress=lambda done: ctx.progress("import", done, total),
             )
@@ -217,7 +217,7 @@ def import_objects(
         suffix = layout.attempt(now.started, ctx.ids)
         base = ctx.metarange(now.head)
         with background_writes(ctx.store) as store:
-            metarange, _ = replace_prefix(
+            metarange = replace_prefix(
                 base, folder, part, store=store, split=ctx.repository.split, attempt=suffix, exact=single is not None
             )
             if metarange.id == base.id:
@@ -235,7 +235,7 @@ def _single(ctx: Context, place: str, target: str) -> tuple[str, pa.Table] | Non
     parent, _, name = place.rpartition("/")
     if not name or parent.endswith("/"):
         return None
-    store = ctx.stores.at(parent)
+    store = ctx.stores().at(parent)
     name = layout.relative(store.url, place)
     try:
         found = store.head(name)
@@ -253,7 +253,7 @@ def _meant(ctx: Context, place: str) -> str:
     if not name or parent.endswith("/"):
         return ""
     try:
-        store = ctx.stores.at(parent)
+        store = ctx.stores().at(parent)
         beside = {item.key.partition("/")[0] for item in islice(store.list(), _BESIDE)}
         near = get_close_matches(layout.relative(store.url, place), beside, 1)
     except LakeopsError:

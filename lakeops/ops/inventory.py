@@ -65,18 +65,14 @@ def inventory(stores: Stores, file: str, source: str, store: ObjectStore) -> tup
     twice = pc.index(pc.equal(keys[1:], keys[:-1]), value=True).as_py() if len(keys) > 1 else -1
     if twice >= 0:
         raise InvalidInput(f"inventory {excerpt(file)} names {excerpt(keys[twice].as_py())} twice")
-    return len(keys), _listings(store, found) if store.remote else _listed(store, keys)
-
-
-def _listings(store: ObjectStore, found: pa.Table) -> Iterator[Listing]:
-    if found.column_names == ["key"]:
-        keys = (key.as_py() for chunk in found["key"].chunks for key in chunk)
-        for head in in_flight(partial(_head, store), keys):
-            yield Listing([head.key], [head.size_bytes], [head.mtime], [head.etag])
-        return
+    if not store.remote:
+        return len(keys), _listed(store, keys)
+    if known == ["key"]:
+        heads = in_flight(partial(_head, store), (key.as_py() for chunk in keys.chunks for key in chunk))
+        return len(keys), (Listing([one.key], [one.size_bytes], [one.mtime], [one.etag]) for one in heads)
     _check_some(store, found)
-    for batch in found.to_batches(_BATCH):
-        yield Listing(*(batch.column(name).to_pylist() for name in ("key", "size", "mtime", "mark")))
+    columns = (map(batch.column, _TYPES) for batch in found.to_batches(_BATCH))
+    return len(keys), (Listing(*(column.to_pylist() for column in some)) for some in columns)
 
 
 def _listed(store: ObjectStore, keys: pa.ChunkedArray) -> Iterator[Listing]:

@@ -28,8 +28,8 @@ from lakeops.ops.context import (
     Context,
     check_name,
     explain_expired,
+    history_of,
     is_dirty,
-    lookup,
     require_branch,
     require_live,
     resolve_commit,
@@ -201,7 +201,6 @@ def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
 
 
 def _touches(ctx: Context, sides: MergeInputs, strategy: Strategy | None, prefix: str) -> bool:
-    """Tell whether a merge changes anything below a prefix."""
     return next(foretell(ctx, sides, strategy, prefix=prefix), None) is not None
 
 
@@ -319,10 +318,10 @@ def _commits_to_revert(ctx: Context, refs: Sequence[str], parent_number: int | N
         if not dots:
             steps.append(_step(ctx, ref, parent_number))
             continue
-        get = lookup(ctx).get
+        get = history_of(ctx)
         first, last = (resolve_commit(ctx, each, live=False) for each in (old, new))
         before = len(steps)
-        for commit in graph.first_parents(get, last.id):
+        for commit in graph.log(get, last.id, first_parent=True):
             if graph.is_ancestor(get, commit.id, first.id):
                 break
             number = parent_number if len(commit.parents) > 1 else None
@@ -467,4 +466,4 @@ def _parent(ctx: Context, commit: Commit, number: int | None, ref: str) -> Commi
         raise InvalidInput(
             f"{ref!r} has {count} parent{'s' if count > 1 else ''}; there is no parent {number}", kind="invalid_ref"
         )
-    return require_live(lookup(ctx).get(commit.parents[number - 1]))
+    return require_live(history_of(ctx)(commit.parents[number - 1]))

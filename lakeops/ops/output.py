@@ -140,7 +140,7 @@ def open_output(
     mark = ""  # the last folder of the address, the same for all outputs under a key
     if idempotency_key is not None:
         mark = f"key-{sha256(check_key(idempotency_key).encode()).hexdigest()[:32]}/"
-    address = layout.output_prefix(named, ctx.ids) + mark
+    address = f"{layout.object_key(named, ctx.ids)}/{mark}"
     started = min(named, ctx.catalog.staging.begin_upload(ctx.repository_id, branch, address, upload=upload))
     url = layout.absolute(ctx.repository.storage_namespace, address.rstrip("/"))
     return Output(branch, folder, address, url, started, upload, ctx.store, mark)

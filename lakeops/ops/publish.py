@@ -8,7 +8,6 @@ race leaves at most files for garbage collection, and sealed tokens, which reade
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections import deque
@@ -22,10 +21,8 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-import pyarrow as pa
-
 from lakeops.catalog.guards import Hooks
-from lakeops.catalog.records import BranchState, Intent, Publish
+from lakeops.catalog.records import BranchSnapshot, BranchState, Intent, Publish
 from lakeops.model.clock import pause, retrying, stopwatch
 from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
@@ -35,14 +32,12 @@ from lakeops.ops.checks import Judgement, sparing
 from lakeops.ops.context import Context, naming_the_ref, require_stageable
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing
-from lakeops.ranges.apply import Applied, ApplyPlan
+from lakeops.ranges.apply import Applied
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.store import layout
 
 if TYPE_CHECKING:
     from tenacity import Retrying
-
-_log = logging.getLogger(__name__)
 
 
 def write_ranges(
@@ -50,24 +45,17 @@ def write_ranges(
 ) -> tuple[MetarangeFile, Summary]:
     """Write the ranges of an attempt that ``started``, and the metarange unless a known commit has it.
 
-    ``work`` is ``ranges.apply.apply`` or ``apply_plan`` with what is applied. The progress says what is rewritten.
+    ``work`` is ``ranges.apply.apply`` or ``apply_plan`` with what is applied.
     """
-    label, attempt = verb, layout.attempt(started, ctx.ids)
-
-    def on_plan(plan: ApplyPlan) -> None:
-        nonlocal label
-        label = f"{verb}: {plan.describe(ctx.engine)}"
-        _log.info("%s", label)
-        ctx.progress(label, 0, len(plan.touched))
-
+    attempt = layout.attempt(started, ctx.ids)
     with ctx.writing() as reader:
         applied = work(
             reader,
-            engine=ctx.engine,
+            engine=ctx.engine(),
             attempt=attempt,
             split=ctx.repository.split,
-            on_plan=on_plan,
-            on_progress=lambda done, total: ctx.progress(label, done, total),
+            label=verb,
+            progress=ctx.progress,
         )
         for commit in known:
             if commit.meta_range_id == applied.metarange.id:
@@ -85,19 +73,6 @@ LEAST_SECONDS = 10.0
 
 WAIT, LONGEST_WAIT = 0.02, 1.0
 """Seconds between two looks at the queue: so many for each publisher ahead, and at most."""
-
-
-@dataclass(frozen=True)
-class BranchSnapshot:
-    """A branch at the moment when planning begins, by the catalog's clock: ``started``.
-
-    ``staged`` are its staged rows, where the verb needs a branch on which they change nothing. None for a commit.
-    """
-
-    state: BranchState
-    head: Commit
-    started: datetime
-    staged: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -157,11 +132,9 @@ def read_first(ctx: Context, request: IdempotentRequest, read: Callable[[], T]) 
 
 def find_by_key(ctx: Context, request: IdempotentRequest) -> Commit | None:
     """The commit that the request's idempotency key stands for, if it was used. Raises ``KeyReused``."""
-    record = None if request.key is None else ctx.catalog.commits.key(ctx.repository_id, request.key)
-    if record is None:
+    if request.key is None:
         return None
-    record.check(request.key or "", request.fingerprint)
-    return ctx.catalog.commits.get(ctx.repository_id, record.commit_id)
+    return ctx.catalog.commits.of_key(ctx.repository_id, request.key, request.fingerprint)
 
 
 def covered(ctx: Context, request: IdempotentRequest, commit: Commit) -> CommitResult:
@@ -179,8 +152,7 @@ def snapshot(ctx: Context, branch: str, *, stageable: bool = False) -> BranchSna
     if stageable:
         require_stageable(ctx, branch)
     with naming_the_ref(ctx, branch):
-        found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch)
-    return BranchSnapshot(found.state, found.head, found.now, staged)
+        return ctx.catalog.staging.staged_table(ctx.repository_id, branch)
 
 
 def require_clean(ctx: Context, found: BranchSnapshot) -> None:
@@ -188,8 +160,7 @@ def require_clean(ctx: Context, found: BranchSnapshot) -> None:
 
     Staged rows that change nothing over the head are no changes. Publishing takes them off the branch.
     """
-    staged = found.staged
-    for batch in effective(ctx, found.head, staged) if staged is not None and staged.num_rows else ():
+    for batch in effective(ctx, found.head, found.staged) if found.staged.num_rows else ():
         raise dirty(found.state.id, batch.column("path")[0].as_py())
 
 
@@ -206,7 +177,7 @@ def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
     """Take staged rows that change nothing off a branch. Raises ``PreconditionFailed`` (``dirty_branch``)."""
     found = snapshot(ctx, branch)
     require_clean(ctx, found)
-    if found.staged is None or not found.staged.num_rows:
+    if not found.staged.num_rows:
         return found.state
     state = _seal_noops(ctx, branch)
     ctx.catalog.staging.discard(state, state.sealed_tokens)
@@ -217,8 +188,8 @@ def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
 def _seal_noops(ctx: Context, branch: str) -> BranchState:
     """Seal staged rows that change nothing. Rows that came meanwhile are sealed too, so all are looked at again."""
     sealed = ctx.catalog.staging.seal(ctx.repository_id, branch, token=ctx.ids.new())
-    _, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch, tokens=sealed.state.sealed_tokens)
-    require_clean(ctx, BranchSnapshot(sealed.state, sealed.head, sealed.now, staged))
+    found = ctx.catalog.staging.staged_table(ctx.repository_id, branch, tokens=sealed.state.sealed_tokens)
+    require_clean(ctx, replace(sealed, staged=found.staged))
     return sealed.state
 
 

@@ -49,7 +49,7 @@ def full(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
 def joined(root: str, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """The full URLs of keys below a location."""
     if root.startswith("file://") and not _need_no_escape(keys):
-        keys = _map_each(keys, layout.quote_path)
+        keys = pa.chunked_array([[layout.quote_path(key) for key in keys.to_pylist()]], pa.string())
     return pc.binary_join_element_wise(text(root), keys, text("/"))
 
 
@@ -65,10 +65,6 @@ def _need_no_escape(keys: pa.ChunkedArray | pa.Array) -> bool:
     return True
 
 
-def _map_each(addresses: pa.ChunkedArray | pa.Array, change: Callable[[str], str]) -> pa.ChunkedArray:
-    return pa.chunked_array([[change(address) for address in addresses.to_pylist()]], pa.string())
-
-
 def as_table(rows: Iterable[Staged]) -> pa.Table:
     """Staged rows as a table of ``STAGED_SCHEMA``, in their order."""
     given = list(rows)
@@ -81,8 +77,8 @@ def as_table(rows: Iterable[Staged]) -> pa.Table:
 
 def branch_tables(ctx: Context, branch: str, prefix: str) -> tuple[Commit, Iterator[pa.Table]]:
     """A branch's head, and the entries that the branch shows under a prefix, in path order. Never an empty table."""
-    found, staged = ctx.catalog.staging.staged_table(ctx.repository_id, branch, prefix=prefix)
-    return found.head, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
+    found = ctx.catalog.staging.staged_table(ctx.repository_id, branch, prefix=prefix)
+    return found.head, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), found.staged)
 
 
 def _tables(ctx: Context, ref: str, prefix: str) -> tuple[Commit, Iterator[pa.Table]]:
@@ -214,7 +210,7 @@ def presign(ctx: Context, ref: str, path: str, expires: int = 900) -> str:
 def _locate(ctx: Context, entry: Entry) -> tuple[ObjectStore, str]:
     address = layout.relative(ctx.repository.storage_namespace, entry.physical_address)
     if layout.is_absolute(address):
-        return ctx.stores.locate(ctx.policy, address)
+        return ctx.stores().locate(ctx.policy, address)
     return ctx.readable, AddressPolicy(ctx.repository.storage_namespace).check(address)
 
 
@@ -274,8 +270,7 @@ def list_objects(
 
     def of_branch(name: str) -> ListingCursor:
         def window(after: str, limit: int) -> tuple[Commit, Sequence[Staged]]:
-            page = ctx.catalog.staging.staged_page(ctx.repository_id, name, prefix=prefix, after=after, limit=limit)
-            return page.head, page.rows
+            return ctx.catalog.staging.staged_page(ctx.repository_id, name, prefix=prefix, after=after, limit=limit)
 
         return ListingCursor(ctx, prefix, after, window, FEW if delimiter else PAGE)
 
@@ -457,7 +452,7 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
         raise ObjectNotFound(f"there is no object under {wanted!r} at {ref!r} of repository {ctx.repository_id!r}")
     addresses = entries["physical_address"].to_pylist()
     namespace = ctx.repository.storage_namespace
-    sources = tuple(ctx.stores.locate(ctx.policy, layout.relative(namespace, one)) for one in addresses)
+    sources = tuple(ctx.stores().locate(ctx.policy, layout.relative(namespace, one)) for one in addresses)
     if check:
         _check_sizes(entries, sources)
     marks = zip(addresses, entries["checksum"].to_pylist(), strict=True)

@@ -215,7 +215,7 @@ def normalised(ctx: Context, table: pa.Table) -> pa.Table:
     outside = keys.filter(pc.match_substring_regex(keys, ABSOLUTE))
     folders = pc.unique(pc.replace_substring_regex(outside, r"/[^/]*$", "")).to_pylist()
     if folders:
-        check_not_managed(ctx.catalog, ctx.stores, folders, ctx.repository)
+        check_not_managed(ctx.catalog, ctx.stores(), folders, ctx.repository)
         ctx.find_policy().check_folders(folders)
     ordered = staged.sort_by("path").combine_chunks()
     paths = in_one(ordered["path"])

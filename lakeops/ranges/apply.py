@@ -11,9 +11,9 @@ would give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -24,14 +24,15 @@ from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Transient
 from lakeops.model.formatting import human_size
-from lakeops.model.records import Split, Summary
+from lakeops.model.records import Progress, Split, Summary, quiet
 from lakeops.ranges.chunker import Chunker, check_ascending, check_split
 from lakeops.ranges.digest import Positions
 from lakeops.ranges.metarange import Delta, Metarange, RangeRow, joined
-from lakeops.ranges.range_file import MOST_CHANGES, RangeWriter, Work, fetch_range
+from lakeops.ranges.range_file import MOST_CHANGES, RangeWriter, fetch_range
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import RANGE_SECONDS, Segment, Task, TaskResult, run_task
-from lakeops.store.base import ObjectStore
+
+_log = logging.getLogger(__name__)
 
 LOOKAHEAD = 4
 """Untouched ranges that a segment brings along. Nearly every edit re-synchronises within one."""
@@ -95,13 +96,14 @@ class ApplyPlan:
     def tasks(self, group: int) -> Iterator[Task]:
         """The tasks, with ``group`` touched ranges each, made one by one as the engine asks for them."""
         borders = np.cumsum([0, *self.counts])
+        reusable = np.zeros(0, np.int64) if self.reuse is None else self.reuse.without(self.base)
         for index, start in enumerate(range(0, len(self.touched), group)):
             stop = min(start + group, len(self.touched))
             rows = TaskRows(self.changes.slice(borders[start], borders[stop] - borders[start]))
             segments, reuse = tuple(self._segments(start, stop)), tuple[RangeRow, ...]()
-            if self.reuse is not None:  # ranges that the outcome of these segments may equal
-                chosen = self._reusable
-                if len(self.base) and len(chosen):
+            if self.reuse is not None and len(reusable):  # ranges that the outcome of these segments may equal
+                chosen = reusable
+                if len(self.base):
                     low = self.reuse.find(segments[0].rows[0].first_path.encode())
                     high = self.reuse.find(segments[-1].rows[-1].last_path.encode())
                     chosen = chosen[(chosen >= low - 1) & (chosen <= high + 1)]
@@ -123,23 +125,13 @@ class ApplyPlan:
             rows = tuple(self.base.rows(begin, end))
             yield Segment(begin, rows, tuple(changes.tolist()), last=end == len(self.base))
 
-    @cached_property
-    def _reusable(self) -> Positions:
-        return self.reuse.without(self.base) if self.reuse is not None else np.zeros(0, np.int64)
-
 
 @dataclass
 class MetarangeBuilder:
-    """A metarange in the making: what follows is told in order, ranges by reference wherever cuts allow it.
+    """A metarange in the making: what follows is told in order, ranges by reference wherever cuts allow it."""
 
-    ``known`` are ranges that may be referred to where the outcome equals them. ``work`` is what cutting took so far.
-    """
-
-    store: ObjectStore
     chunker: Chunker
-    attempt: str
-    known: Sequence[RangeRow] = ()
-    work: Work = field(default=Work(), init=False)
+    writer: RangeWriter
     # Ranges of a metarange, or of the new ones. One table of all new ones takes less time than one for each.
     _parts: list[tuple[Metarange | None, int, int]] = field(default_factory=list, init=False)
     _new: list[RangeRow] = field(default_factory=list, init=False)
@@ -176,23 +168,17 @@ class MetarangeBuilder:
 
     def _cut_anew(self, row: RangeRow) -> None:
         """A whole range follows while another is open: its rows are cut anew."""
-        self.work += Work(opened=1, bytes_read=row.file_bytes)
-        self._write(self.chunker.add(fetch_range(self.store, row).read()), row)
+        self.writer.known[row.id] = row
+        self._write(self.chunker.add(fetch_range(self.writer.store, row).read()))
 
-    def _write(self, closed: list[pa.Table], *known: RangeRow) -> None:
-        writer = RangeWriter(self.store, self.attempt, (*self.known, *known))
+    def _write(self, closed: list[pa.Table]) -> None:
         self._parts.append((None, len(self._new), len(self._new) + len(closed)))
-        self._new += map(writer.write, closed)
-        self.work += writer.work
-
-
-OnPlan = Callable[[ApplyPlan], None]
-OnProgress = Callable[[int, int], None]
+        self._new += map(self.writer.write, closed)
 
 
 @dataclass(frozen=True)
 class Applied:
-    """The new metarange (its ranges are written, it is not), how many paths changed, and what it cost.
+    """The new metarange (its ranges are written, it is not), and how many paths changed.
 
     The metarange has the base's id exactly when nothing changed. Where many ranges were rewritten for few changes, it
     has a list of them.
@@ -200,7 +186,6 @@ class Applied:
 
     metarange: Metarange
     summary: Summary
-    work: Work
 
 
 def apply(
@@ -213,8 +198,8 @@ def apply(
     attempt: str,
     reuse: Metarange | None = None,
     listing: bool = False,
-    on_plan: OnPlan | None = None,
-    on_progress: OnProgress | None = None,
+    label: str = "apply",
+    progress: Progress = quiet,
 ) -> Applied:
     """The metarange that ``base`` becomes with ``changes``.
 
@@ -227,49 +212,40 @@ def apply(
         attempt: fresh for every try.
         reuse: another metarange whose ranges may be referred to (its commit is checked live when this is published).
         listing: make a list of what changes, also where few ranges are touched.
-        on_plan: called with the plan before anything is read.
-        on_progress: called with (touched ranges done, touched ranges in all).
+        label: the verb, for the log and the progress, which say what is rewritten.
+        progress: told how many of the touched ranges are done.
     """
     planned = plan(base, changes, split=split, attempt=attempt, reuse=reuse, listing=listing)
-    if on_plan:
-        on_plan(planned)
-    results = _run(planned, engine, reader, on_progress)
-    building = MetarangeBuilder(reader.store, Chunker(split), attempt + Ids().new())
-    done, work, summary = 0, Work(), Summary()
+    touched, label = len(planned.touched), f"{label}: {planned.describe(engine)}"
+    _log.info("%s", label)
+    progress(label, 0, touched)
+    engine = engine.for_work(touched * RANGE_SECONDS)
+    group, found, done = engine.group(touched, at_once=True), dict[int, TaskResult](), 0
+    for result in first_of_each(engine.run(run_task, planned.tasks(group), reader.store)):
+        found[result.index] = result
+        done += min(group, touched - result.index * group)
+        progress(label, done, touched)
+    if done != touched:
+        raise Transient(f"the engine ({engine.name}) gave back work for {done} of {touched} ranges; try again")
+    building = MetarangeBuilder(Chunker(split), RangeWriter(reader.store, attempt + Ids().new()))
+    summary, stop = Summary(), 0
     before: list[pa.Table] = []
     after: list[pa.Table] = []
-    for result in results:
-        work, summary = work + result.work, summary + result.summary
+    for _, result in sorted(found.items()):  # in the order of the base's ranges
+        summary += result.summary
         if result.before is not None and result.after is not None:
             before.append(result.before.table)
             after.append(result.after.table)
         for run in result.runs:
-            building.keep(base, done, run.start)
+            building.keep(base, stop, run.start)
             building.put(run.rows)
             if run.remainder:
                 building.open(from_ipc(run.remainder))
-            done = run.stop
-    building.keep(base, done, len(base))
+            stop = run.stop
+    building.keep(base, stop, len(base))
     metarange = building.finish()
     if metarange.id == base.id:
         metarange = base
-    elif len(before) == len(results):
+    elif len(before) == len(found):
         metarange = metarange.with_delta(Delta.of(base.id, pa.concat_tables(before), pa.concat_tables(after)))
-    return Applied(metarange, summary, work + building.work)
-
-
-def _run(planned: ApplyPlan, engine: Engine, reader: RangeReader, on_progress: OnProgress | None) -> list[TaskResult]:
-    """One result for each task, in order of the base's ranges."""
-    touched = len(planned.touched)
-    engine = engine.for_work(touched * RANGE_SECONDS)
-    group = engine.group(touched, at_once=True)
-    results: dict[int, TaskResult] = {}
-    done = 0
-    for result in first_of_each(engine.run(run_task, planned.tasks(group), reader.store)):
-        results[result.index] = result
-        done += min(group, touched - result.index * group)
-        if on_progress:
-            on_progress(done, touched)
-    if done != touched:
-        raise Transient(f"the engine ({engine.name}) gave back work for {done} of {touched} ranges; try again")
-    return list(map(results.__getitem__, sorted(results)))
+    return Applied(metarange, summary)

@@ -25,7 +25,7 @@ from lakeops.ranges.apply import MetarangeBuilder
 from lakeops.ranges.chunker import Chunker, check_split, chunks
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
-from lakeops.ranges.range_file import RangeWriter, Work, fetch_range, release_memory
+from lakeops.ranges.range_file import RangeWriter, fetch_range, release_memory
 from lakeops.ranges.rewrite import RANGE_SECONDS
 from lakeops.store.base import ObjectStore
 
@@ -142,8 +142,8 @@ def replace_prefix(
     split: Split,
     attempt: str,
     exact: bool = False,
-) -> tuple[Metarange, Work]:
-    """The metarange with ``part`` in place of everything under ``prefix``, and the work that the borders took.
+) -> Metarange:
+    """The metarange with ``part`` in place of everything under ``prefix``.
 
     ``part`` was built from scratch, and its paths begin with the prefix. The empty prefix means everything. An
     ``exact`` one is a path, and nothing else that begins with it goes.
@@ -151,32 +151,27 @@ def replace_prefix(
     below = prefix.encode()
     above = below + b"\0" if exact else upper_bound(prefix)
     if above is None:
-        return part, Work()
+        return part
     if len(part) and not (part.first_paths[0] >= below and part.last_paths[len(part) - 1] < above):
         raise InvalidInput(f"metarange {part.id[:12]} holds paths that do not begin with {prefix!r}")
     low, high = base.find(below), base.find(above)
     # A metarange's last range ends for want of more, not with a cut: it is open again when something follows.
     low = min(low, len(base) - 1) if len(base) and len(part) else low
     borders = base.at(sorted({low, high} - {len(base)}))
-    building = MetarangeBuilder(store, Chunker(split), attempt, borders)
-
-    def read(row: RangeRow) -> pa.Table:
-        building.work += Work(opened=1, bytes_read=row.file_bytes)
-        return fetch_range(store, row).read()
-
+    building = MetarangeBuilder(Chunker(split), RangeWriter(store, attempt, borders))
     building.keep(base, 0, low)
     if low < len(base) and base.row(low).first_path.encode() < below:
-        rows = read(base.row(low))
+        rows = fetch_range(store, base.row(low)).read()
         building.open(rows.slice(0, SortedPaths(rows.column("path")).first_at(below)))
     if len(part):
         building.keep(part, 0, len(part) - 1)
         if high == len(base):
             building.keep(part, len(part) - 1, len(part))
         else:
-            building.open(read(part.row(len(part) - 1)))
+            building.open(fetch_range(store, part.row(len(part) - 1)).read())
     if high < len(base) and base.row(high).first_path.encode() < above:
-        rows = read(base.row(high))
+        rows = fetch_range(store, base.row(high)).read()
         building.open(rows.slice(SortedPaths(rows.column("path")).first_at(above)))
         high += 1
     building.keep(base, high, len(base))
-    return building.finish(), building.work
+    return building.finish()

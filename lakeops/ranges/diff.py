@@ -397,26 +397,13 @@ NEEDED_SCHEMA = pa.schema([ENTRY_SCHEMA.field(name) for name in ("physical_addre
 ranges hold them: relative to the namespace, absolute for imported objects."""
 
 
-@dataclass(frozen=True)
-class NeededOfRange:
-    """The objects that one range needs: ``NEEDED_SCHEMA``, in path order, none twice. Possibly no rows at all."""
+def needed(reader: RangeReader, wanted: Metarange, known: Metarange) -> Iterator[tuple[RangeRow, pa.Table]]:
+    """The objects that ``wanted`` needs and ``known`` does not, range by range, in path order, none twice in a range.
 
-    row: RangeRow
-    objects: pa.Table
-
-
-def needed(
-    reader: RangeReader, wanted: Metarange, known: Metarange, *, proved: Iterable[bytes] = ()
-) -> Iterator[NeededOfRange]:
-    """The objects that ``wanted`` needs and ``known`` does not, range by range, in path order.
-
-    Every range that ``known`` lacks and whose id is not ``proved`` is given once, and opened once. Of ``known`` only
-    those ranges are opened that ``wanted`` lacks and whose paths overlap one of these.
+    Every range that ``known`` lacks is given once, and opened once. Of ``known`` only those ranges are opened that
+    ``wanted`` lacks and whose paths overlap one of these.
     """
     missing = wanted.only(wanted.without(known))
-    if ids := list(proved):
-        proven = pc.is_in(missing.table.column("id"), value_set=array(ids, pa.binary(32)))
-        missing = Metarange(missing.table.filter(pc.invert(proven)))
     others = known.only(known.without(wanted))
     others = others.only(np.flatnonzero(others.meets(missing)))
     columns = NEEDED_SCHEMA.names
@@ -430,7 +417,7 @@ def needed(
     found = reader.ahead(read, stretches(reader, others, missing))
     for row, parts in groupby(found, key=lambda part: part[0]):
         if row is not None:
-            yield NeededOfRange(row, _objects(pa.concat_tables([table for _, table in parts])))
+            yield row, _objects(pa.concat_tables([table for _, table in parts]))
 
 
 def _objects(rows: pa.Table) -> pa.Table:

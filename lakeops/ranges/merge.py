@@ -37,8 +37,8 @@ import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, LocalEngine
 from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
-from lakeops.model.records import ChangeType, Split, Strategy, Summary
-from lakeops.ranges.apply import Applied, OnPlan, OnProgress, apply
+from lakeops.model.records import ChangeType, Progress, Split, Strategy, Summary, quiet
+from lakeops.ranges.apply import Applied, apply
 from lakeops.ranges.diff import (
     CHANGE_TYPES,
     DIFF_SCHEMA,
@@ -51,7 +51,7 @@ from lakeops.ranges.diff import (
 )
 from lakeops.ranges.digest import Positions, same_identity
 from lakeops.ranges.metarange import Delta, Metarange
-from lakeops.ranges.range_file import RangeFile, Work
+from lakeops.ranges.range_file import RangeFile
 from lakeops.ranges.range_merge import Mask, merge_ranges
 from lakeops.ranges.read import RangeReader
 
@@ -69,11 +69,6 @@ class MergePlan:
     summary: Summary
     onto: Metarange
     exchanged: Delta | None = None
-
-    @property
-    def result(self) -> Metarange | None:
-        """The merged metarange where ranges that exist already make it up: nothing to apply."""
-        return None if self.changes.num_rows or self.conflicts else self.onto
 
 
 def plan_merge(
@@ -106,12 +101,12 @@ def apply_plan(
     engine: Engine,
     split: Split,
     attempt: str,
-    on_plan: OnPlan | None = None,
-    on_progress: OnProgress | None = None,
+    label: str = "merge",
+    progress: Progress = quiet,
 ) -> Applied:
     """The metarange that a merge without conflicts gives."""
-    if planned.result is not None:
-        return Applied(planned.result, planned.summary, Work())
+    if not planned.changes.num_rows:  # ranges that exist already make up the outcome
+        return Applied(planned.onto, planned.summary)
     exchanged = planned.exchanged
     applied = apply(
         reader,
@@ -122,8 +117,8 @@ def apply_plan(
         attempt=attempt,
         reuse=source,
         listing=exchanged is not None and planned.onto.id != exchanged.since,
-        on_plan=on_plan,
-        on_progress=on_progress,
+        label=label,
+        progress=progress,
     )
     own, delta = applied.metarange.delta, None
     if exchanged is not None and own is not None and own.since == planned.onto.id:  # they have no path in common

@@ -208,10 +208,6 @@ class Delta:
         before, after = self.load()
         return before.combine_chunks(), after.combine_chunks()
 
-    def rebase_to(self, since: str) -> Delta:
-        """These changes, made to the metarange with the id ``since``."""
-        return Delta(since, lambda: self.rows)
-
     def inverse(self, since: str) -> Delta:
         """The changes that lead back from the metarange with the id ``since``."""
         return Delta(since, lambda: self.rows[::-1])
@@ -360,11 +356,6 @@ class Metarange:
         start = int(self.leaves.starts[number])
         return start if number == len(self.leaves.root) else start + self.leaves.get([number])[0].find(key)
 
-    def find_start(self, key: bytes) -> int:
-        """The first range that begins at or after ``key``: ``len(self)`` when all begin before it."""
-        index = self.find(key)
-        return index + (index < len(self) and self.row(index).first_path.encode() < key)
-
     def search(self, paths: pa.Array | pa.ChunkedArray) -> Positions:
         """For each path the first range that ends at or after it: ``len(self)`` past them all."""
         if self.leaves is None:
@@ -386,7 +377,10 @@ class Metarange:
     def overlapping(self, prefix: str = "", after: str = "") -> tuple[int, int]:
         """Rows ``[start, stop)`` that may hold paths under ``prefix`` and after ``after``."""
         start, above = self.find(max(prefix.encode(), after.encode())), upper_bound(prefix)
-        return start, max(start, len(self) if above is None else self.find_start(above))
+        stop = len(self) if above is None else self.find(above)
+        if above is not None and stop < len(self) and self.row(stop).first_path.encode() < above:
+            stop += 1  # it begins under the prefix
+        return start, max(start, stop)
 
     def without(self, other: Metarange) -> Positions:
         """Row numbers of the ranges whose id ``other`` does not have, ascending."""

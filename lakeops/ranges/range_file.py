@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
-from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -226,8 +225,7 @@ class RangeFile:
 
     @cached_property
     def _metadata(self) -> pq.FileMetaData:
-        metadata, rows = _metadata(self._data, self.row.key), self.row.count
-        _check_budget(metadata, self.row.key, ROW_MOST)
+        metadata, rows = _range_metadata(self._data, self.row.key), self.row.count
         if (metadata.num_row_groups, metadata.num_rows) != (1, rows) or metadata.row_group(0).num_rows != rows:
             said = f"{metadata.num_rows:,} rows in {metadata.num_row_groups} row groups, not {rows:,} in 1"
             raise not_decodable(self.row.key, said)
@@ -268,20 +266,6 @@ def fetch_ranges(store: ObjectStore, rows: Sequence[RangeRow]) -> list[RangeFile
     return list(in_flight(fetch_one, rows) if at_once else map(fetch_one, rows))
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Ranges that were opened and written, and the bytes of their files."""
-
-    opened: int = 0
-    written: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-
-    def __add__(self, other: Work) -> Work:
-        numbers = attrgetter("opened", "written", "bytes_read", "bytes_written")
-        return Work(*map(add, numbers(self), numbers(other)))
-
-
 class RangeWriter:
     """Writes ranges under names that no other attempt ever uses, but for those that exist already.
 
@@ -291,21 +275,20 @@ class RangeWriter:
     """
 
     def __init__(self, store: ObjectStore, attempt: str, known: Iterable[RangeRow] = ()) -> None:
-        self.work: Work = Work()
-        self._store = store
+        self.store = store
+        self.known: dict[bytes, RangeRow] = {row.id: row for row in known}
         self._attempt = attempt
-        self._known = {row.id: row for row in known}
+        self._bytes_written = 0
 
     def write(self, rows: pa.Table) -> RangeRow:
         """The metarange row of the rows of one range (``RANGE_SCHEMA``), written unless a known range is the same."""
         row_id = range_id(rows.column("digest"))
-        if row_id in self._known:
-            return self._known[row_id]
+        if row_id in self.known:
+            return self.known[row_id]
         data, file = encode_range(rows), attempt_file(row_id.hex(), self._attempt)
-        digest = _put(self._store, range_key(file), data)
-        before = self.work.bytes_written
-        self.work += Work(written=1, bytes_written=len(data))
-        release_memory(before, self.work.bytes_written)
+        digest = _put(self.store, range_key(file), data)
+        before, self._bytes_written = self._bytes_written, self._bytes_written + len(data)
+        release_memory(before, self._bytes_written)
         paths = rows.column("path")
         return RangeRow(
             id=row_id,
@@ -334,8 +317,7 @@ def encode_range(rows: pa.Table) -> bytes:
     with pq.ParquetWriter(sink, RANGE_SCHEMA, **_RANGE) as writer:
         writer.write_table(rows, row_group_size=rows.num_rows)
         writer.add_key_value_metadata({VERSION_KEY: str(VERSION)})
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return bytes(sink.getvalue())
 
 
 # --- metaranges ---
@@ -405,8 +387,7 @@ def encode_metarange(table: pa.Table, attachment: Attachment | None = None) -> b
             start = sink.tell()
             sink.write(attachment.data)
             writer.add_key_value_metadata({CHANGES_KEY: f"{start} {sink.tell()} {attachment.note}"})
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return bytes(sink.getvalue())
 
 
 def decode_metarange(data: bytes, key: str) -> Metarange:
@@ -440,8 +421,7 @@ def encode_rows(table: pa.Table) -> bytes:
     """Some rows of ranges as a Parquet file: ``RANGE_SCHEMA``, in any order."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **{name: value for name, value in _RANGE.items() if name != "sorting_columns"})
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return bytes(sink.getvalue())
 
 
 def encode_delta(delta: Delta, ranges: int) -> Attachment | None:
@@ -478,7 +458,8 @@ def _reader(data: bytes, metadata: pq.FileMetaData | None = None, text: pa.DataT
     return reader
 
 
-def _metadata(data: bytes, key: str) -> pq.FileMetaData:
+def _range_metadata(data: bytes, key: str) -> pq.FileMetaData:
+    """The footer of a file of ``RANGE_SCHEMA``, within its budget. Raises ``Corrupted``."""
     try:
         metadata = _reader(data).metadata
         fits = metadata.schema.to_arrow_schema().equals(RANGE_SCHEMA)
@@ -486,6 +467,7 @@ def _metadata(data: bytes, key: str) -> pq.FileMetaData:
         raise not_decodable(key, str(error)) from error
     if not fits:
         raise not_decodable(key, "its columns are not a range's")
+    _check_budget(metadata, key, ROW_MOST)
     return metadata
 
 
@@ -500,7 +482,7 @@ def _check_budget(metadata: pq.FileMetaData, key: str, most: int) -> None:
 
 def _decode_rows(data: bytes, key: str, metadata: pq.FileMetaData | None = None) -> pa.Table:
     """All rows of a file of ``RANGE_SCHEMA`` that may have been made to fill the memory. Raises as ``_batches``."""
-    metadata = metadata or _metadata(data, key)
+    metadata = metadata or _range_metadata(data, key)
     try:
         return pa.Table.from_batches(_batches(_reader(data, metadata), data, key, ROW_MOST), RANGE_SCHEMA)
     except _BROKEN as error:

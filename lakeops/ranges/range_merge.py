@@ -70,7 +70,8 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
     kept = np.append(0, replaced.stops).tolist(), np.append(replaced.starts, len(dest)).tolist()
     pieces: list[Piece] = [(dest, start, stop) for start, stop in zip(*kept, strict=True)]
     put = [(source, start, stop) for start, stop in zip(runs.starts.tolist(), runs.stops.tolist(), strict=True)]
-    exchanged = None if taken[1].delta is None else taken[1].delta.rebase_to(dest.id)
+    changes = taken[1].delta
+    exchanged = None if changes is None else Delta(dest.id, lambda: changes.rows)
     outcome = joined(chain.from_iterable(zip(pieces, [*put, (source, 0, 0)], strict=True))).with_delta(exchanged)
     return RangeMerge(outcome, taken, rest, exchanged, ours)
 
@@ -105,18 +106,15 @@ class _Runs:
 
     @property
     def sizes(self) -> Positions:
-        """The number of rows of each run."""
         return self.stops - self.starts
 
     @property
     def rows(self) -> Positions:
-        """All rows of all runs."""
         sizes = self.sizes
         before = np.cumsum(sizes) - sizes
         return np.repeat(self.starts - before, sizes) + np.arange(sizes.sum())
 
     def only(self, which: Mask) -> _Runs:
-        """Some of the runs."""
         return _Runs(self.starts[which], self.stops[which])
 
 

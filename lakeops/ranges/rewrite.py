@@ -30,7 +30,7 @@ from lakeops.model.records import Split, Summary
 from lakeops.ranges.chunker import Chunker, Hashes, path_hashes
 from lakeops.ranges.digest import Positions, complete, entry_digests, same_identity, with_digests
 from lakeops.ranges.metarange import RangeRow
-from lakeops.ranges.range_file import RangeFile, RangeWriter, Work, fetch_range, fetch_ranges
+from lakeops.ranges.range_file import RangeFile, RangeWriter, fetch_range, fetch_ranges
 from lakeops.store.base import ObjectStore
 
 RANGE_SECONDS = 0.008
@@ -89,7 +89,7 @@ class RewrittenRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The outcome of a task: what became of its ranges, how many paths changed, and what it cost.
+    """The outcome of a task: what became of its ranges, and how many paths changed.
 
     Where they were asked for, ``before`` are the rows that were removed or replaced (``RANGE_SCHEMA`` in path order),
     and ``after`` those that were added or replaced others.
@@ -98,7 +98,6 @@ class TaskResult:
     index: int
     runs: tuple[RewrittenRun, ...]
     summary: Summary
-    work: Work
     before: TaskRows | None = None
     after: TaskRows | None = None
 
@@ -131,9 +130,9 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
         changed = iter([apply_in_batches(no_rows(RANGE_SCHEMA), changes, on_applied)])
     runs: list[RewrittenRun] = []
     for segment in task.segments:
-        runs += _rewrite(segment, changed, Chunker(task.split), writer, store)
+        runs += _rewrite(segment, changed, Chunker(task.split), writer)
     listed = map(TaskRows, map(pa.concat_tables, (before, after))) if task.listing else ()
-    return TaskResult(task.index, tuple(runs), summary, writer.work, *listed)
+    return TaskResult(task.index, tuple(runs), summary, *listed)
 
 
 def _rewrite(
@@ -141,7 +140,6 @@ def _rewrite(
     changed: Iterator[Iterable[ChangedRows]],
     chunker: Chunker,
     writer: RangeWriter,
-    store: ObjectStore,
 ) -> Iterator[RewrittenRun]:
     """The segment's runs. Ranges that were not touched and are not needed to re-synchronise are in none.
 
@@ -154,9 +152,7 @@ def _rewrite(
             if not count:
                 continue
             start, written = index, []
-        if segment.rows:
-            writer.work += Work(opened=1, bytes_read=segment.rows[index].file_bytes)
-        rows = next(changed) if count else [(fetch_range(store, segment.rows[index]).read(), None)]
+        rows = next(changed) if count else [(fetch_range(writer.store, segment.rows[index]).read(), None)]
         for table, hashes in rows:
             written += map(writer.write, chunker.add(table, hashes))
         if not chunker.open:

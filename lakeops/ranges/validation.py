@@ -20,22 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import TaskRows
+from lakeops.model import ids
 from lakeops.model.arrow import RANGE_SCHEMA, first_true, from_numpy, in_one, no_rows, scalar, text, to_numpy
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound
-from lakeops.model.ids import (
-    EARLIEST,
-    LATEST,
-    MAX_CHECKSUM_BYTES,
-    MAX_CONTENT_TYPE_BYTES,
-    MAX_KEY_BYTES,
-    MAX_OBJECT_BYTES,
-    OBJECT_METADATA_BYTES,
-    check_checksum,
-    check_content_type,
-    check_metadata,
-    check_mtime,
-    check_size,
-)
 from lakeops.model.names import MAX_PATH_BYTES, check_path
 from lakeops.model.records import Split
 from lakeops.model.sanitising import excerpt
@@ -68,12 +55,14 @@ def check_entries(table: pa.Table) -> None:
     paths, size, mtime = table["path"], table["size_bytes"], table["mtime"]
     bad = _outside(pc.binary_length(paths), 1, MAX_PATH_BYTES)
     _judge(table, "path", pc.or_(bad, pc.match_substring(paths, "\0")), check_path, named=False)
-    _judge(table, "checksum", _unprintable(table["checksum"], MAX_CHECKSUM_BYTES), check_checksum)
-    _judge(table, "content_type", _unprintable(table["content_type"], MAX_CONTENT_TYPE_BYTES), check_content_type)
+    _judge(table, "checksum", _unprintable(table["checksum"], ids.MAX_CHECKSUM_BYTES), ids.check_checksum)
+    _judge(
+        table, "content_type", _unprintable(table["content_type"], ids.MAX_CONTENT_TYPE_BYTES), ids.check_content_type
+    )
     masks = [_bad_maps(chunk) for chunk in table["metadata"].chunks]
-    _judge(table, "metadata", pa.chunked_array(masks, pa.bool_()), lambda pairs: check_metadata(_as_map(pairs)))
-    _judge(table, "size_bytes", _outside(size, 0, MAX_OBJECT_BYTES), check_size)
-    _judge(table, "mtime", _outside(mtime, EARLIEST, LATEST), check_mtime)
+    _judge(table, "metadata", pa.chunked_array(masks, pa.bool_()), lambda pairs: ids.check_metadata(_as_map(pairs)))
+    _judge(table, "size_bytes", _outside(size, 0, ids.MAX_OBJECT_BYTES), ids.check_size)
+    _judge(table, "mtime", _outside(mtime, ids.EARLIEST, ids.LATEST), ids.check_mtime)
     check_addresses(table["physical_address"], paths)
 
 
@@ -158,10 +147,10 @@ def _bad_maps(maps: pa.MapArray) -> pa.Array:
         return from_numpy(bad)
     sizes = (pc.binary_length(texts) for texts in (keys, values))
     key_sizes, value_sizes = (to_numpy(pc.fill_null(one, scalar(0, one.type))).astype(np.int64) for one in sizes)
-    wrong = (key_sizes < 1) | (key_sizes > MAX_KEY_BYTES) | _flags(values.is_null())
+    wrong = (key_sizes < 1) | (key_sizes > ids.MAX_KEY_BYTES) | _flags(values.is_null())
     wrong |= _flags(pc.match_substring(keys, "\0")) | _flags(pc.match_substring(values, "\0"))
     bad[owners[wrong]] = True
-    bad |= np.bincount(owners, key_sizes + value_sizes, len(maps)) > OBJECT_METADATA_BYTES
+    bad |= np.bincount(owners, key_sizes + value_sizes, len(maps)) > ids.OBJECT_METADATA_BYTES
     coded = keys.dictionary_encode()
     _, where, times = np.unique(
         owners * len(coded.dictionary) + to_numpy(coded.indices), return_index=True, return_counts=True
@@ -213,8 +202,7 @@ class VerifyTask:
 class VerifiedRange:
     """The flaws of a range, whether it ends at a cut, how many rows it has, and the wanted columns of the sound ones.
 
-    Only the last range of a metarange may end elsewhere. ``table`` is None when no columns are wanted, or the file
-    cannot be used.
+    Only the last range of a metarange may end elsewhere. ``table`` is None when there is nothing that is wanted.
     """
 
     flaws: tuple[Flaw, ...]
@@ -225,10 +213,7 @@ class VerifiedRange:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """The outcome of a task: one range for each row of the task, and the namespace's keys that they refer to.
-
-    ``needed`` has each key once, in order, however many of the ranges refer to it.
-    """
+    """The outcome of a task: one range for each row of the task, and each key that they refer to, once and in order."""
 
     index: int
     ranges: tuple[VerifiedRange, ...]

@@ -28,7 +28,7 @@ __all__ = ["Files", "LakeopsDataSource", "files", "read", "register", "write"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``lakeops`` known to a session.
+    """Make the format ``lakeops`` known to a session, with the session's settings of now.
 
     The driver's machine and the executors need lakeops installed. The code that range work sends along is not enough,
     because Spark plans with the catalog.
@@ -37,16 +37,18 @@ def register(spark: SparkSession) -> None:
 
     from lakeops.catalog.database import url_for_message
     from lakeops.settings import LakeAddress
-    from lakeops.spark.source import LakeopsDataSource
+    from lakeops.spark.source import USUAL_SETTINGS, LakeopsDataSource
 
     address = LakeAddress.of()
     settings = address.settings()
+    session = {name: str(spark.conf.get(name, usual)).lower() for name, usual in USUAL_SETTINGS.items()}
 
     class Registered(LakeopsDataSource):
         # Spark plans in processes with the environment of its JVM, which may be older than this one's.
         default_home = str(settings.home) if hasattr(spark, "_sc") else None
         default_connection = address.connection
         default_catalog = url_for_message(make_url(settings.catalog_url))
+        unusual_settings = ", ".join(f"{one}={value}" for one, value in session.items() if value != USUAL_SETTINGS[one])
 
     spark.dataSource.register(Registered)
 

@@ -67,6 +67,14 @@ _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 """Where Spark keeps a table's own schema in the footer of a file."""
 _OLD_DATES = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
 _ELSE = "lakeops.spark.read"
+USUAL_SETTINGS = {
+    "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.parquet.fieldId.read.enabled": "false",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+    "spark.sql.parquet.mergeSchema": "false",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "true",
+}
+"""Settings of a session that give a table other columns, and the values that this format reads by."""
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +93,8 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
     default_connection: ClassVar[str | None] = None
     default_catalog: ClassVar[str | None] = None
     """The catalog that ``register`` has found, without user and password: no other one is opened in its place."""
+    unusual_settings: ClassVar[str] = ""
+    """The settings of the session that ``register`` has found not to be those of ``USUAL_SETTINGS``."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -143,7 +153,9 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
     def parquet_files(
         self, uri: str, lake: Lake, *, check: bool = True, leave_out: frozenset[str] = frozenset()
     ) -> Files:
-        """The files of a table. Raises ``unsupported`` for anything but Parquet."""
+        """The files of a table. Raises ``unsupported`` for anything but Parquet, and where Spark reads otherwise."""
+        if self.unusual_settings:
+            raise _refused(f"the format lakeops reads without {self.unusual_settings}, which the session has")
         found = files(uri, lake=lake, check=check, leave_out=leave_out)
         if (kind := self.options.get("format") or found.format()) != "parquet":
             raise _refused(f"the format lakeops reads Parquet and not {excerpt(kind)}")

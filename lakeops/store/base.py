@@ -131,18 +131,19 @@ class ObjectStore(Protocol):
         ``ObjectNotFound``, and ``Transient`` when it is not, or not as long as, what was listed any more.
         """
 
-    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
+    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - for stores that can
         """Have the server copy an object of another store to the same key. False where no server can.
 
         A copy that is not what was listed is removed and raises ``Corrupted``. Raises ``ObjectNotFound``, and
         ``Transient`` when it is not what was listed any more.
         """
+        return False
 
     def make_directory(self, prefix: str) -> None:
-        """Make the place ready for programs that write files under ``prefix`` themselves. S3 needs nothing."""
+        """Make the place ready for programs that write files under ``prefix`` themselves. A bucket needs nothing."""
 
     def sync(self, keys: Iterable[str]) -> None:
-        """Force to the disk what other programs wrote, as ``put`` does with its own. S3 needs nothing."""
+        """Force to the disk what other programs wrote, as ``put`` does with its own. A bucket needs nothing."""
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size, durably, whole or not at all.
@@ -179,6 +180,7 @@ class ObjectStore(Protocol):
 
     def keeps_versions(self) -> bool:
         """Whether a deleted object lives on as a version (a versioned bucket). False where that cannot be told."""
+        return False
 
     def checksum(self, item: StoredObject) -> str:
         """A checksum of the contents that costs as little as the store allows (S3: the ETag; local: SHA-256)."""

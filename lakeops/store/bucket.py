@@ -66,7 +66,7 @@ _BATCH = 1000
 """Keys that one batch delete takes at most."""
 
 
-class BucketStore(ABC):
+class BucketStore(ObjectStore, ABC):
     """A bucket, or a prefix of one: the parts of ``ObjectStore`` that no server has a say in.
 
     All names start with ``prefix``, which has no slashes around it and is empty for the whole bucket. It holds settings
@@ -91,16 +91,10 @@ class BucketStore(ABC):
         root = f"{self.scheme}://{self.bucket}"
         return f"{root}/{self.prefix}" if self.prefix else root
 
-    @abstractmethod
-    def head(self, key: str) -> StoredObject:
-        """Describe an object. Raises ``ObjectNotFound``."""
-
     def get(self, key: str) -> bytes:
-        """The object's contents. Raises ``ObjectNotFound``."""
         return self._read(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
         if start < 0 or length < 0:
             raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
         if length == 0:
@@ -121,7 +115,6 @@ class BucketStore(ABC):
             raise Transient(f"{self.url}/{item.key} was replaced since it was listed; list it again")
 
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        """Delete many. What is not there counts as deleted. Returns what the store refused, and why."""
         refused: list[DeleteFailure] = []
         remaining = iter(keys)
         while batch := list(islice(remaining, _BATCH)):
@@ -149,13 +142,11 @@ class BucketStore(ABC):
     def _find_bucket(self) -> bool:
         """Whether the bucket is there, as far as the credentials may know."""
 
-    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
-        """False: contents are read and written again."""
-        return False
+    def make_directory(self, prefix: str) -> None:
+        pass  # a bucket has no directories
 
-    def keeps_versions(self) -> bool:
-        """False: that cannot be told."""
-        return False
+    def sync(self, keys: Iterable[str]) -> None:
+        pass  # what a bucket acknowledged is durable
 
     def presign(self, key: str, expires: int = 900) -> str:
         """A URL that reads the object for ``expires`` seconds, a week at most.
@@ -169,12 +160,6 @@ class BucketStore(ABC):
     @abstractmethod
     def _sign(self, key: str, expires: int) -> str:
         """Sign a request that reads an object."""
-
-    def make_directory(self, prefix: str) -> None:  # noqa: B027 - complete as it is
-        """Nothing: a bucket has no directories."""
-
-    def sync(self, keys: Iterable[str]) -> None:  # noqa: B027
-        """Nothing: what a bucket acknowledged is durable."""
 
     def checksum(self, item: StoredObject) -> str:
         """The ETag, which costs nothing when the item comes from a listing."""

@@ -182,7 +182,6 @@ class CloudStore(BucketStore):
         return Opened(CheckedFile(file, f"{self.url}/{item.key}", item.size_bytes), content_type)
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
-        """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
         name = self._name(key)
         kind: dict[str, Any] = {"Content-Type": content_type} if content_type else {}
         with self._translated(key):
@@ -247,7 +246,6 @@ class CloudStore(BucketStore):
                 obstore.delete(client, target)
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
-        """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
         name = self._name(key)
         with self._translated(key):
             found, version = self._current(name)
@@ -275,11 +273,9 @@ class CloudStore(BucketStore):
         return bytes(found.bytes()), {key: value for key, value in told.items() if value}
 
     def head(self, key: str) -> StoredObject:
-        """Describe an object. Raises ``ObjectNotFound``."""
         return stored(key, self._meta(key))
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
-        """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order."""
         root = listing_prefix(self.prefix, "")
         wanted, start = listing_prefix(self.prefix, prefix), root + after
         listing_prefix("", after)
@@ -314,7 +310,6 @@ class CloudStore(BucketStore):
             return obstore.sign(self._client, "GET", self._name(key), timedelta(seconds=expires))
 
     def probe(self) -> Capabilities:
-        """Find out what the server can do."""
         ids = Ids()
         conditional, ranges = can_put_if_absent(self, ids), can_read_ranges(self, ids)
         return Capabilities(conditional, ranges, batch_delete=True, consistent_listing=lists_consistently(self, ids))

@@ -232,7 +232,6 @@ class BackgroundWriter(WrappedStore):
         self._held = 0
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
-        """See ``ObjectStore.put``."""
         if not isinstance(data, bytes) or if_absent:
             return self._store.put(key, data, if_absent=if_absent, content_type=content_type)
         with self._room:
@@ -243,12 +242,10 @@ class BackgroundWriter(WrappedStore):
         return PutResult(len(data), hashlib.sha256(data).hexdigest())
 
     def get(self, key: str) -> bytes:
-        """See ``ObjectStore.get``."""
         self._wait_for(key)
         return self._store.get(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See ``ObjectStore.get_range``."""
         self._wait_for(key)
         return self._store.get_range(key, start, length)
 
@@ -271,10 +268,10 @@ def with_scratch(store: ObjectStore) -> ObjectStore:
     The directory is for files that one piece of work needs for itself, so a reader without the right to write can do
     the work too. It goes when nothing uses the store any more.
     """
-    return cast("ObjectStore", _Scratch(store))
+    return cast("ObjectStore", _ScratchStore(store))
 
 
-class _Scratch(WrappedStore):
+class _ScratchStore(WrappedStore):
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)
         self._written: set[str] = set()
@@ -297,11 +294,9 @@ class _Scratch(WrappedStore):
         return result
 
     def get(self, key: str) -> bytes:
-        """See ``ObjectStore.get``."""
         return self._store_of(key).get(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See ``ObjectStore.get_range``."""
         return self._store_of(key).get_range(key, start, length)
 
     def _store_of(self, key: str) -> ObjectStore:

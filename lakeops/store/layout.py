@@ -57,13 +57,8 @@ def partition(moment: datetime) -> str:
 
 
 def object_key(moment: datetime, ids: Ids) -> str:
-    """A fresh key for one object of an attempt that began at this moment, to the second."""
+    """A fresh key for one object, or a directory of objects, of an attempt that began at this moment, to the second."""
     return f"{DATA}{partition(moment)}/{moment:%M%S}{ids.new()}"
-
-
-def output_prefix(moment: datetime, ids: Ids) -> str:
-    """A fresh directory for the files that an engine writes. Ends with a slash."""
-    return object_key(moment, ids) + "/"
 
 
 def attempt(moment: datetime, ids: Ids) -> str:

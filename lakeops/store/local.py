@@ -89,11 +89,11 @@ def split_key(key: str) -> list[bytes]:
         raise InvalidPath(f"key {key[:200]!a} holds a lone surrogate, which is no text") from None
     shown = ascii(key[:200])
     names = raw.split(b"/")
-    if len(raw) > MAX_KEY_BYTES or any(len(name) > _MAX_NAME_BYTES for name in names):
+    if len(raw) > MAX_KEY_BYTES or max(map(len, names)) > _MAX_NAME_BYTES:
         raise InvalidPath(f"key {shown} is too long: 1,024 bytes in all and 255 between slashes are the limits here")
     if b"\0" in raw:
         raise InvalidPath(f"key {shown} holds NUL, which no file name may")
-    if any(name in {b"", b".", b".."} for name in names):
+    if not {b"", b".", b".."}.isdisjoint(names):
         raise InvalidPath(f"key {shown} has an empty, '.' or '..' segment, which a file system cannot keep apart")
     if HIDDEN in names:
         raise InvalidPath(f"key {shown} has the segment {HIDDEN.decode()!r}, which is the store's own")
@@ -325,7 +325,6 @@ class _LocalScan:
         return found
 
     def _files(self, names: Names, base: str, run: list[str]) -> Sequence[Listing]:
-        """The listing of some files of one directory."""
         keys, sizes, mtimes, marks = [], [], [], []
         name = ""
         try:
@@ -376,7 +375,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 # --- the store ---
 
 
-class LocalStore:
+class LocalStore(ObjectStore):
     """A directory as an object store.
 
     Args:
@@ -407,12 +406,10 @@ class LocalStore:
         return "file://" + quote_path(str(self.root)).rstrip("/")
 
     def get(self, key: str) -> bytes:
-        """The object's contents. Raises ``ObjectNotFound``."""
         with self._file(key) as file:
             return file.read()
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
         if start < 0 or length < 0:
             raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
         with translated(self.url, key):
@@ -426,7 +423,6 @@ class LocalStore:
         return data
 
     def open(self, key: str) -> BinaryIO:
-        """A seekable binary file. Raises ``ObjectNotFound``."""
         with translated(self.url, key):
             return os.fdopen(self._descriptor(key), "rb")
 
@@ -437,12 +433,7 @@ class LocalStore:
         """
         return Opened(CheckedFile(self.open(item.key), f"{self.url}/{item.key}", item.size_bytes))
 
-    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
-        """False: there is no server."""
-        return False
-
     def make_directory(self, prefix: str) -> None:
-        """Make the directory that programs write files to. One that is there already is fine."""
         with translated(self.url, prefix), self._tree.folder(split_key(prefix.rstrip("/")), create=True):
             pass
 
@@ -521,7 +512,6 @@ class LocalStore:
         raise StoreUnavailable(f"the directory of {self.url}/{key} was removed by others again and again; try again")
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
-        """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
         with self._hold_lock(b"swap"):
             try:
                 found = self.get(key)
@@ -533,7 +523,6 @@ class LocalStore:
         return found == data
 
     def head(self, key: str) -> StoredObject:
-        """Size and time of an object. Raises ``ObjectNotFound``."""
         *folders, name = split_key(key)
         with translated(self.url, key), self._tree.folder(folders) as folder:
             info = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -560,7 +549,6 @@ class LocalStore:
         return refused
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
-        """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order."""
         if not (_is_utf8(prefix) and _is_utf8(after)):
             raise InvalidPath("a listing's prefix or start holds a lone surrogate, which is no text")
         return self._listing(prefix, after)
@@ -581,13 +569,8 @@ class LocalStore:
                 yield from map(StoredObject, listing.keys, listing.sizes, listing.mtimes)
 
     def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
-        """Every file, in byte order, with its change mark. See ``ObjectStore.scan``."""
         with translated(self.url, ""):
             yield from _LocalScan(self._tree, self.url, skip_special=skip_special, moving=moving).listings(under)
-
-    def keeps_versions(self) -> bool:
-        """False: a deleted file is gone."""
-        return False
 
     def checksum(self, item: StoredObject) -> str:
         """The SHA-256 of the contents in hex. Reads them all."""

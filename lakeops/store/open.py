@@ -193,7 +193,7 @@ def _directory(url: str, rest: str, *, allow_root: bool = False) -> str:
     if host not in {"", "localhost"} or not slash:
         raise _refusal(url, "is not an absolute path on this machine; write file:///absolute/path")
     path = _unquote(url, quoted)
-    if any(part in {".", ".."} for part in path.split("/")):
+    if not {".", ".."}.isdisjoint(path.split("/")):
         raise _refusal(url, "has a '.' or '..' segment; write the path out")
     path = posixpath.normpath("/" + path.strip("/"))
     if path == "/" and not allow_root:
@@ -303,7 +303,7 @@ def open_store(url: str, settings: StoreSettings | None = None) -> ObjectStore:
 
     Raises ``InvalidInput`` for any other scheme or spelling.
     """
-    return _open(parse_location(url), settings or StoreSettings())
+    return Stores(settings).at(url)
 
 
 class Stores:
@@ -339,25 +339,23 @@ class Stores:
 
     def _store(self, place: Location) -> ObjectStore:
         found = self._opened.get(place)
-        if found is None:
-            found = _open(place, self.settings)
-            if self._wrap is not None:
-                found = self._wrap(found)
-            while len(self._opened) >= _KEPT:
-                self._opened.pop(next(iter(self._opened)), None)
-            self._opened[place] = found
+        if found is not None:
+            return found
+        if place.scheme == "file":
+            from lakeops.store.local import LocalStore
+
+            found = LocalStore(Path(place.path), fsync=self.settings.fsync)
+        elif place.scheme == "s3":
+            from lakeops.store.s3 import S3Store
+
+            found = S3Store(place.bucket, place.path, self.settings)
+        else:
+            from lakeops.store.cloud import CloudStore
+
+            found = CloudStore(place.scheme, place.bucket, place.path, self.settings)
+        if self._wrap is not None:
+            found = self._wrap(found)
+        while len(self._opened) >= _KEPT:
+            self._opened.pop(next(iter(self._opened)), None)
+        self._opened[place] = found
         return found
-
-
-def _open(place: Location, settings: StoreSettings) -> ObjectStore:
-    if place.scheme == "file":
-        from lakeops.store.local import LocalStore
-
-        return LocalStore(Path(place.path), fsync=settings.fsync)
-    if place.scheme != "s3":
-        from lakeops.store.cloud import CloudStore
-
-        return CloudStore(place.scheme, place.bucket, place.path, settings)
-    from lakeops.store.s3 import S3Store
-
-    return S3Store(place.bucket, place.path, settings)

@@ -47,10 +47,6 @@ class ObjectReader(io.RawIOBase):
         self._position = start + offset
         return self._position
 
-    def tell(self) -> int:
-        """The position in bytes."""
-        return self._position
-
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """Fetch as much as the buffer takes, in one request. 0 at the end."""
         view = memoryview(buffer).cast("B")

@@ -158,37 +158,27 @@ class _SizeChecked(io.RawIOBase):
             self._take(memoryview(b""))
 
     def readable(self) -> bool:
-        """Always true."""
         return True
 
     def seekable(self) -> bool:
-        """Always true."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move to another position."""
         self._position = self._inner.seek(offset, whence)
         return self._position
 
-    def tell(self) -> int:
-        """The position in bytes."""
-        return self._position
-
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill a buffer. Gives the number of bytes, 0 at the end. Raises ``Corrupted``."""
         view = memoryview(buffer).cast("B")
         count = self._inner.readinto(view)
         self._take(view[:count], ended=not count and bool(view))
         return count
 
     def readall(self) -> bytes:
-        """The rest. Raises ``Corrupted``."""
         data = self._inner.read()
         self._take(memoryview(data), ended=True)
         return data
 
     def close(self) -> None:
-        """Close both files."""
         self._inner.close()
         super().close()
 

@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,9 @@ _log = logging.getLogger(__name__)
 AT_ONCE = 4
 """Pages that are made at once, which bounds their memory."""
 
+IMPATIENT: dict[str, Any] = {"max_attempts": 2, "connect_timeout": 3, "read_timeout": 8}
+"""Attempts and seconds of requests to stores while a person waits."""
+
 WAIT_SECONDS = 10.0
 _places = BoundedSemaphore(AT_ONCE)
 
@@ -58,7 +62,7 @@ def answer(
     try:
         with open_lake() as lake:
             opened = True
-            lake.impatient = True
+            lake.store_settings = replace(lake.store_settings, **IMPATIENT)
             path = {name: str(value) for name, value in request.path_params.items()}
             pages = Pages(site, lake, path, request.query_params)
             try:

@@ -1,15 +1,13 @@
 """An Airflow of the tests' own: its settings are in place before anything imports Airflow."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from lakeops import Lake, Repository, Split
+from lakeops import Lake, Split
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = tempfile.TemporaryDirectory(prefix="lakeops-airflow-")
@@ -33,6 +31,9 @@ os.environ.update(
     AIRFLOW__LOGGING__LOGGING_LEVEL="WARNING",
 )
 
+if find_spec("airflow") is None:
+    collect_ignore = [str(one) for one in Path(__file__).parent.glob("test_*.py") if one.name != "test_compose.py"]
+
 THEIRS = (
     "ignore:Using `httpx` with `starlette.testclient` is deprecated",
     "ignore:GitWildMatchPattern:DeprecationWarning",
@@ -40,13 +41,15 @@ THEIRS = (
 """Warnings that Airflow and its web framework raise about themselves."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Airflow's own warnings are not ours to fix; everything else stays an error.
+@pytest.hookimpl(tryfirst=True)  # xdist reads the group after this
+def pytest_collection_modifyitems(items):
+    """Airflow's own warnings are not ours to fix; everything else stays an error. One worker has all tests of Airflow.
 
     A test marked ``needs_airflow("3.3")`` is skipped with an older one.
     """
     for item in items:
         if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("airflow"))
             for warning in THEIRS:
                 item.add_marker(pytest.mark.filterwarnings(warning))
             for marker in item.iter_markers("needs_airflow"):
@@ -55,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def airflow_database() -> None:
+def airflow_database():
     """A fresh metadata database for DAGs that are really run."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.utils import db
@@ -70,7 +73,7 @@ def airflow_database() -> None:
 
 
 @pytest.fixture(scope="module")
-def web(airflow_database: None) -> Iterator[Any]:
+def web(airflow_database):
     """Airflow's web server with the plugins of ``plugins/``, without a socket."""
     from airflow.api_fastapi.app import create_app
     from fastapi.testclient import TestClient
@@ -82,8 +85,7 @@ def web(airflow_database: None) -> Iterator[Any]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home directory of the environment's own lake."""
+def home(tmp_path, monkeypatch):
     home = tmp_path / "lake"
     for name, value in {"HOME": str(home), "FSYNC": "false", "COMMITTER": "ada"}.items():
         monkeypatch.setenv(f"LAKEOPS_{name}", value)
@@ -91,26 +93,26 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def lake(home: Path) -> Iterator[Lake]:
+def lake(home):
     with Lake.open() as opened:
         yield opened
 
 
 @pytest.fixture
-def split(request: pytest.FixtureRequest) -> Split:
+def split(request):
     """How the repository is cut into ranges; modules that show changes ask for many as well."""
     found: Split = getattr(request, "param", Split())
     return found
 
 
 @pytest.fixture
-def flights(lake: Lake, split: Split) -> Repository:
+def flights(lake, split):
     return lake.create_repository("flights", split=split)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What Airflow was asked to show to a person, where the pages are not shown."""
+def asked(monkeypatch):
+    """Pages show what Airflow was asked to show to a person."""
     monkeypatch.delitem(sys.modules, "lakeops.airflow.plugin", raising=False)
     found: list[dict[str, Any]] = []
     monkeypatch.setattr(
@@ -130,7 +132,7 @@ class Running:
     more: dict[str, Any] = field(default_factory=dict)
     state: Any = None
 
-    def __call__(self, operator: Any, *, try_number: int = 1, map_index: int = -1) -> dict[str, Any]:
+    def __call__(self, operator, *, try_number=1, map_index=-1):
         task = SimpleNamespace(
             dag_id=self.dag_id,
             run_id=self.run_id,
@@ -157,16 +159,16 @@ class Running:
 
 
 @pytest.fixture
-def run() -> Running:
+def run():
     return Running()
 
 
 @pytest.fixture
-def other_run() -> Running:
+def other_run():
     return Running(run_id="run-2")
 
 
 @pytest.fixture
-def first_parents(flights: Repository) -> Callable[[str], list[str]]:
+def first_parents(flights):
     """Messages of a branch's first-parent history, newest first, without the repository's initial commit."""
     return lambda branch: [commit.message for commit in flights.log(branch, first_parent=True)][:-1]

@@ -1,7 +1,5 @@
 """The forms: what each shows before it does it, what it does, and what it refuses before anything is done."""
 
-from __future__ import annotations
-
 import sys
 from copy import deepcopy
 from pathlib import Path
@@ -9,26 +7,20 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-from lakeops import Lake, Repository
-from lakeops.web.page import Site
-from lakeops.web.pages import ROUTES, Pages
-
-pytest.importorskip("airflow.sdk")
-
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 from support.dags import states
 
+from lakeops import Lake
 from lakeops.airflow.previews import VERBS, preview
-
-pytestmark = pytest.mark.xdist_group("airflow")
+from lakeops.web.page import Site
+from lakeops.web.pages import ROUTES, Pages
 
 DAG_FILE = Path(__file__).resolve().parents[2] / "dags" / "lakeops_admin.py"
 
 
 @pytest.fixture
-def history(flights: Repository, tmp_path: Path) -> Repository:
+def history(flights, tmp_path):
     """``main`` with two commits, ``dev`` one ahead of it, and something uncommitted on ``wip``; files to import."""
     main = flights.branch("main")
     for name in ("a", "b"):
@@ -102,8 +94,7 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.fixture(scope="module")
-def forms(airflow_database: None) -> dict[str, Any]:
-    """The DAGs, known to Airflow's database."""
+def forms(airflow_database):
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
     bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")
@@ -113,7 +104,7 @@ def forms(airflow_database: None) -> dict[str, Any]:
     return dict(bag.dags)
 
 
-def conf(given: dict[str, Any], tmp_path: Path, **more: Any) -> dict[str, Any]:
+def conf(given, tmp_path, **more):
     lying = f"file://{tmp_path}/lying"
     return {
         "repository": "flights",
@@ -121,12 +112,12 @@ def conf(given: dict[str, Any], tmp_path: Path, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def everything(repository: Repository) -> dict[str, Any]:
+def everything(repository):
     refs = [*repository.branches(), *repository.tags()]
     return {ref.id: (ref.commit_id, [entry.path for entry in repository.ref(ref.id).list()]) for ref in refs}
 
 
-def shown_at(lake: Lake, page: str) -> str:
+def shown_at(lake, page):
     """The text of a page of the repository, found as the web server finds it."""
     from urllib.parse import parse_qsl, urlsplit
 
@@ -142,9 +133,7 @@ def shown_at(lake: Lake, page: str) -> str:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_form_shows_and_only_then_does(
-    history: Repository, forms: dict[str, Any], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_form_shows_and_only_then_does(history, forms, tmp_path, name, monkeypatch):
     import re
 
     monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
@@ -172,35 +161,35 @@ def test_a_form_shows_and_only_then_does(
     assert changed == {given.get("branch") or given.get("tag") or "main"}
 
 
-def on_main(history: Repository) -> None:
+def on_main(history):
     history.branch("main").put("e/1", b"meanwhile")
     history.branch("main").commit("meanwhile")
 
 
-def over_c(history: Repository) -> None:
+def over_c(history):
     history.branch("main").put("c/1", b"theirs")
     history.branch("main").commit("theirs")
 
 
-def later(history: Repository) -> None:
+def later(history):
     history.branch("main").put("b/1", b"later")
     history.branch("main").commit("later")
 
 
-def more(history: Repository) -> None:
+def more(history):
     history.branch("wip").put("d/2", b"more")
 
 
-def other_contents(history: Repository) -> None:
+def other_contents(history):
     history.branch("wip").put("d/1", b"D")
 
 
-def tag_elsewhere(history: Repository) -> None:
+def tag_elsewhere(history):
     history.delete_tag("v1")
     history.create_tag("v1", "main")
 
 
-def dev_moves(history: Repository) -> None:
+def dev_moves(history):
     history.branch("dev").put("c/2", b"not shown")
     history.branch("dev").commit("not shown")
 
@@ -226,15 +215,13 @@ BETWEEN: dict[str, tuple[str, dict[str, Any], Any, bool]] = {
 
 
 @pytest.mark.parametrize("name", BETWEEN)
-def test_a_form_does_what_it_has_shown_or_nothing(
-    history: Repository, forms: dict[str, Any], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_form_does_what_it_has_shown_or_nothing(history, forms, tmp_path, name, monkeypatch):
     from lakeops.airflow import previews as module
 
     dag, given, meanwhile, done = BETWEEN[name]
     heads = {ref.id: ref.commit_id for ref in history.branches()}
 
-    def shown_and_then(*args: Any, **options: Any) -> Any:
+    def shown_and_then(*args, **options):
         found = preview(*args, **options)
         meanwhile(history)
         before.update(everything(history))
@@ -258,13 +245,11 @@ def test_a_form_does_what_it_has_shown_or_nothing(
         assert history.tag("v2").commit_id == heads["main"]
 
 
-def test_every_verb_has_a_form() -> None:
+def test_every_verb_has_a_form():
     assert {name.replace("-", " ") for name in FORMS} | {"sweep"} == set(VERBS)
 
 
-def test_a_mark_is_shown_and_only_then_swept(
-    history: Repository, forms: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mark_is_shown_and_only_then_swept(history, forms, monkeypatch):
     monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
     mark = history.gc.mark()
     given = {"repository": "flights", "mark": mark.id}
@@ -300,20 +285,18 @@ def test_a_mark_is_shown_and_only_then_swept(
         ("reset", {"repository": "nowhere", "branch": "main", "prefix": None}, "repository_not_found.*'nowhere'"),
     ],
 )
-def test_a_preview_refuses_what_the_verb_would(
-    history: Repository, verb: str, given: dict[str, Any], message: str
-) -> None:
+def test_a_preview_refuses_what_the_verb_would(history, verb, given, message):
     with pytest.raises(AirflowFailException, match=message):
         preview(verb, {"repository": "flights", **given}, lakeops_conn_id="lakeops_default")
 
 
-def test_a_read_only_repository_is_told_at_once(history: Repository) -> None:
+def test_a_read_only_repository_is_told_at_once(history):
     history.set_read_only()
     with pytest.raises(AirflowFailException, match="read_only_repository: repository 'flights'"):
         preview("reset", {"repository": "flights", "branch": "wip", "prefix": None}, lakeops_conn_id="lakeops_default")
 
 
-def test_conflicts_are_shown_before_anything_is_tried(history: Repository) -> None:
+def test_conflicts_are_shown_before_anything_is_tried(history):
     history.branch("main").put("c/1", b"other")
     history.branch("main").commit("also c")
     given = {"repository": "flights", "source": "dev", "destination": "main", "strategy": "fail"}
@@ -323,7 +306,7 @@ def test_conflicts_are_shown_before_anything_is_tried(history: Repository) -> No
     assert "conflicts settled by source-wins\n1 changes: 1 changed\n~ c/1 (3 B)" in settled
 
 
-def test_a_merge_is_refused_while_a_check_has_not_passed(history: Repository) -> None:
+def test_a_merge_is_refused_while_a_check_has_not_passed(history):
     history.create_branch("dec", "main")
     history.branch("dec").put("d/x", b"1")
     made = history.branch("dec").commit("declares", checks=["amount", "size"])
@@ -336,7 +319,7 @@ def test_a_merge_is_refused_while_a_check_has_not_passed(history: Repository) ->
     assert "Check 'amount' failed by ada (it is -1)\nCheck 'size' passed" in shown.text
 
 
-def test_a_merge_that_publishes_nothing_says_so(history: Repository) -> None:
+def test_a_merge_that_publishes_nothing_says_so(history):
     given = {"repository": "flights", "source": "v1", "destination": "main", "strategy": "fail"}
     shown = preview("merge", given, lakeops_conn_id="lakeops_default").text
     first = history.tag("v1").commit_id[:16]
@@ -346,7 +329,7 @@ def test_a_merge_that_publishes_nothing_says_so(history: Repository) -> None:
 @pytest.mark.parametrize(
     ("branch", "message"), [("wip", "dirty_branch: branch 'wip'"), ("done", "no_changes: revert of 'v1'")]
 )
-def test_a_revert_that_cannot_be_is_refused_in_its_preview(history: Repository, branch: str, message: str) -> None:
+def test_a_revert_that_cannot_be_is_refused_in_its_preview(history, branch, message):
     history.create_branch("done")
     history.branch("done").revert("v1")
     with pytest.raises(AirflowFailException, match=message):
@@ -357,7 +340,7 @@ def test_a_revert_that_cannot_be_is_refused_in_its_preview(history: Repository, 
         )
 
 
-def test_a_revert_that_later_commits_stand_against_conflicts(history: Repository) -> None:
+def test_a_revert_that_later_commits_stand_against_conflicts(history):
     history.branch("main").put("a/1", b"later")
     history.branch("main").commit("later")
     with pytest.raises(AirflowFailException, match=r"(?s)conflicts with 'main' on 1 path.*\na/1"):
@@ -382,7 +365,7 @@ def test_a_revert_that_later_commits_stand_against_conflicts(history: Repository
         ("lakeops_import", {"repository": "flights", "source": "/data"}),
     ],
 )
-def test_a_form_refuses_what_cannot_be(forms: dict[str, Any], dag: str, given: dict[str, Any]) -> None:
+def test_a_form_refuses_what_cannot_be(forms, dag, given):
     with pytest.raises(ParamValidationError):
         forms[dag].test(run_conf=given)
 
@@ -406,7 +389,7 @@ WRONG = {
 """What nobody can mean, for each field that a form has."""
 
 
-def test_each_field_of_each_form_refuses_what_nobody_can_mean_and_is_named(forms: dict[str, Any]) -> None:
+def test_each_field_of_each_form_refuses_what_nobody_can_mean_and_is_named(forms):
     accepted = []
     for dag_id, dag in forms.items():
         for name in dag.params:

@@ -1,25 +1,17 @@
 """Half-filled, misspelt, misdirected: each task says what is wrong in one line that names it, and changes nothing."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.scenes import tree
 
-from lakeops import Lake, Repository
-from lakeops.model.errors import InvalidInput
-
-pytest.importorskip("airflow.sdk")
-
+from lakeops import Lake
 from lakeops.airflow import approval, operators, sensors
 from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.task import LakeopsTask
-
-pytestmark = pytest.mark.xdist_group("airflow")
+from lakeops.model.errors import InvalidInput
 
 # --- what each kind of argument cannot be ---
 
@@ -144,7 +136,7 @@ MAKES = ("LakeopsCreateMirrorOperator", "LakeopsCreateRepositoryOperator", "Lake
 """These work in another lake, and where there is no such repository."""
 
 
-def repository_of(task: str) -> str:
+def repository_of(task):
     return "copy" if ("Mirror" in task and "Create" not in task) or "Replication" in task else "flights"
 
 
@@ -155,15 +147,15 @@ CALLS = [
 ]
 
 
-def state(repo: Repository) -> dict[str, Any]:
-    """What a user sees of a repository."""
+def state(repo):
+    """A user's view of a repository."""
     refs = {ref.id: (ref.commit_id, tree(repo, ref.id)) for ref in (*repo.branches(), *repo.tags())}
     staged = {ref.id: [change.to_json() for change in repo.branch(ref.id).uncommitted()] for ref in repo.branches()}
     return {"refs": refs, "staged": staged, "protections": repo.protections(), "marks": repo.gc.marks()}
 
 
 @pytest.fixture
-def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def other(tmp_path, monkeypatch):
     """Another lake, without repositories, and what connections lead where."""
     there = str(tmp_path / "other")
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "lakeops", "host": there}))
@@ -171,8 +163,8 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return there
 
 
-def said_of(run: Any, task: str, name: str, bad: Any) -> str:
-    """What a task's failure says when one argument is wrong."""
+def said_of(run, task, name, bad):
+    """The failure of a task with one wrong argument."""
     given = {"repo": repository_of(task), **{argument: good for argument, (good, _) in ROWS[task].items()}, name: bad}
     if (task, name) == ("LakeopsUploadOperator", "source"):
         given["data"] = None
@@ -187,15 +179,13 @@ def said_of(run: Any, task: str, name: str, bad: Any) -> str:
     return "not refused"
 
 
-def names(said: str, name: str, bad: Any) -> bool:
+def names(said, name, bad):
     """Whether a message is one line that names what is wrong: the argument; of where to look also what it was."""
     named = re.search(rf"\b{name}\b", said) is not None or (name in WHERE and repr(bad) in said)
     return named and "\n" not in said and not said.startswith("not refused")
 
 
-def test_each_says_what_is_wrong_and_changes_nothing(
-    lake: Lake, flights: Repository, run: Any, other: str, asked: list[Any]
-) -> None:
+def test_each_says_what_is_wrong_and_changes_nothing(lake, flights, run, other, asked):
     main = flights.branch("main")
     for name in ("a", "b"):
         main.put(name, name.encode())
@@ -217,7 +207,7 @@ def test_each_says_what_is_wrong_and_changes_nothing(
         assert list(elsewhere.repositories()) == []
 
 
-def test_the_table_has_every_task_and_every_argument_that_is_a_template() -> None:
+def test_the_table_has_every_task_and_every_argument_that_is_a_template():
     assert set(ROWS) == set(TASKS) - SHARED
     for task, row in ROWS.items():
         airflows = next(base for base in TASKS[task].__mro__ if not base.__module__.startswith("lakeops."))
@@ -236,7 +226,7 @@ def test_the_table_has_every_task_and_every_argument_that_is_a_template() -> Non
         ("LakeopsPrefixSensor", "min_objects", 0),
     ],
 )
-def test_what_is_decided_with_the_dag_is_refused_when_it_is_read(task: str, name: str, bad: Any) -> None:
+def test_what_is_decided_with_the_dag_is_refused_when_it_is_read(task, name, bad):
     given = {argument: good for argument, (good, _) in ROWS[task].items()}
     with pytest.raises(InvalidInput, match=f"{name} is .*not {bad!r}"):
         TASKS[task](task_id="task", **given, **{name: bad})
@@ -265,13 +255,13 @@ NO_LISTS = ["[a, b]", "[1, 2]", "['a', None]", "[['a']]", '["a", ["b"]]', '{"a":
 NO_MAPS = ["day=1", "{day: 1}", "['day']", "[]x"]
 
 
-def test_the_kinds_that_take_several_values_are_known() -> None:
+def test_the_kinds_that_take_several_values_are_known():
     assert ("LakeopsDeleteObjectsOperator", "paths", "Sequence") in SEVERAL
     assert ("LakeopsCommitOperator", "metadata", "Mapping") in SEVERAL
 
 
 @pytest.mark.parametrize(("task", "name", "kind"), SEVERAL)
-def test_several_values_are_read_from_what_a_template_makes_of_them(task: str, name: str, kind: str) -> None:
+def test_several_values_are_read_from_what_a_template_makes_of_them(task, name, kind):
     given = {argument: good for argument, (good, _) in ROWS[task].items()}
     for text in LISTS if kind == "Sequence" else MAPS:
         made = TASKS[task](task_id="task", **{"repo": "flights", **given, name: text})
@@ -287,7 +277,7 @@ def test_several_values_are_read_from_what_a_template_makes_of_them(task: str, n
 
 
 @pytest.mark.parametrize("text", LISTS)
-def test_what_a_form_lists_is_deleted(lake: Lake, flights: Repository, run: Any, text: str) -> None:
+def test_what_a_form_lists_is_deleted(lake, flights, run, text):
     main = flights.branch("main")
     for path in (*PATHS, "kept"):
         main.put(path, b"x")
@@ -299,8 +289,6 @@ def test_what_a_form_lists_is_deleted(lake: Lake, flights: Repository, run: Any,
 
 
 @pytest.mark.parametrize("given", [{"paths": "gone"}, {"paths": ["gone", "too"]}, {"prefix": "gone/"}])
-def test_a_deletion_that_found_nothing_says_so(
-    flights: Repository, run: Any, capsys: pytest.CaptureFixture[str], given: dict[str, Any]
-) -> None:
+def test_a_deletion_that_found_nothing_says_so(flights, run, capsys, given):
     run(operators.LakeopsDeleteObjectsOperator(task_id="t", repo="flights", branch="main", **given))
     assert "Nothing was deleted on lakefs://flights/main: no object at 'gone" in capsys.readouterr().out

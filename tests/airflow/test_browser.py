@@ -10,12 +10,10 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -24,19 +22,15 @@ import pytest
 from services.spark import until
 from support.catalogs import expire_commits
 
-from lakeops import Lake, Repository
+from lakeops import Lake
 from lakeops.model.errors import LakeopsError
 from lakeops.testing import ManualClock
 
-pytest.importorskip("airflow.sdk")
 pytest.importorskip("playwright")
 
 from support.dags import known, known_file, states
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("airflow"), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("default")]
 
 EVIL = "<script>alert('x')</script>\u202e&\"x"
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
@@ -47,13 +41,12 @@ PATIENCE = 60_000
 
 
 @pytest.fixture(scope="module")
-def lake_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The home directory of the lake."""
+def lake_home(tmp_path_factory):
     return tmp_path_factory.mktemp("browser") / "lake"
 
 
 @pytest.fixture(scope="module")
-def flights(lake_home: Path) -> Iterator[Repository]:
+def flights(lake_home):
     """A history that has something for every page."""
     clock = ManualClock(datetime.now(UTC) - timedelta(days=4))
     with Lake.open(home=lake_home, clock=clock) as lake:
@@ -106,21 +99,19 @@ def flights(lake_home: Path) -> Iterator[Repository]:
         yield repo
 
 
-def last_of(repo: Repository, branch: str) -> str:
-    """The last commit of a branch that was deleted."""
+def last_of(repo, branch):
     found = repo.reflog(branch)[0].old
     assert found is not None
     return found
 
 
-def table(columns: dict[str, list[Any]]) -> bytes:
-    """A Parquet file."""
+def table(columns):
     file = BytesIO()
     pq.write_table(pa.table(columns), file)
     return file.getvalue()
 
 
-def _mirror(lake: Lake, home: Path) -> None:
+def _mirror(lake, home):
     """A mirror whose source is gone."""
     with Lake.open(home=home) as source:
         source.create_repository("origin").branch("main").put("a", b"1")
@@ -131,7 +122,7 @@ def _mirror(lake: Lake, home: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def loaded(airflow_database: None, site: str) -> str:
+def loaded(airflow_database, site):
     """The address of what a run did, one that has published a commit. The forms are known to Airflow, too."""
     for name in ("admin", "gc", "fsck"):
         known_file(Path(__file__).resolve().parents[2] / "dags" / f"lakeops_{name}.py")
@@ -151,7 +142,7 @@ def loaded(airflow_database: None, site: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(airflow_database: None, lake_home: Path, flights: Repository) -> Iterator[str]:
+def site(airflow_database, lake_home, flights):
     """Airflow's web server on a port of loopback: the address that it begins with."""
     import uvicorn
     from airflow.api_fastapi.app import create_app, purge_cached_app
@@ -179,7 +170,7 @@ def site(airflow_database: None, lake_home: Path, flights: Repository) -> Iterat
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser():
     """Debian's Chromium. Root may start it only without its sandbox; it sees nothing but these pages."""
     from playwright.sync_api import sync_playwright
 
@@ -200,11 +191,11 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visit(browser: Browser, site: str) -> Callable[..., Any]:
+def visit(browser, site):
     """Opens a tab as a person of a role; whatever the browser complains of fails the test at its end."""
 
     @contextmanager
-    def opened(role: str | None, size: str = "wide", scheme: str = "light", *, calm: bool = True) -> Iterator[Page]:
+    def opened(role, size="wide", scheme="light", *, calm=True):
         width, height = SIZES[size]
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
         context.set_default_timeout(PATIENCE)
@@ -223,7 +214,7 @@ def visit(browser: Browser, site: str) -> Callable[..., Any]:
     return opened
 
 
-def _token(role: str) -> str:
+def _token(role):
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
@@ -235,8 +226,7 @@ STATUSES = {"missing": 404, "senseless": 400, "expired": 410, "broken": 500, "do
 """Of pages that cannot be shown."""
 
 
-def pages(repo: Repository) -> dict[str, str]:
-    """Every page, by name."""
+def pages(repo):
     root = "/lakeops/mine"
     head = repo.ref("dev").commit_id
     return {
@@ -273,7 +263,7 @@ def pages(repo: Repository) -> dict[str, str]:
     }
 
 
-def _keep(tab: Page, name: str) -> None:
+def _keep(tab, name):
     if folder := os.environ.get("LAKEOPS_SCREENSHOTS"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         tab.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
@@ -281,9 +271,7 @@ def _keep(tab: Page, name: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_every_page_can_be_read_by_everybody(
-    flights: Repository, loaded: str, site: str, visit: Callable[..., Any], size: str, scheme: str
-) -> None:
+def test_every_page_can_be_read_by_everybody(flights, loaded, site, visit, size, scheme):
     from axe_playwright_python.sync_playwright import Axe
 
     axe = Axe()
@@ -303,7 +291,7 @@ def test_every_page_can_be_read_by_everybody(
     assert not found
 
 
-def test_nothing_that_a_repository_holds_is_run(flights: Repository, site: str, visit: Callable[..., Any]) -> None:
+def test_nothing_that_a_repository_holds_is_run(flights, site, visit):
     with visit("admin", calm=False) as tab:
         asked: list[str] = []
         tab.on("dialog", lambda dialog: asked.append(dialog.message))
@@ -314,9 +302,7 @@ def test_nothing_that_a_repository_holds_is_run(flights: Repository, site: str, 
         assert not asked
 
 
-def test_the_browser_has_nothing_to_complain_of(
-    flights: Repository, loaded: str, site: str, visit: Callable[..., Any]
-) -> None:
+def test_the_browser_has_nothing_to_complain_of(flights, loaded, site, visit):
     with visit("admin") as tab:
         for name, path in pages(flights).items():
             if name not in STATUSES:  # a browser reports every 404 as an error
@@ -324,9 +310,7 @@ def test_the_browser_has_nothing_to_complain_of(
 
 
 @pytest.mark.parametrize(("role", "status", "told"), [("viewer", 403, "Not allowed"), (None, 401, "Log in")])
-def test_who_may_not_read_the_connection_is_told_so(
-    flights: Repository, site: str, visit: Callable[..., Any], role: str | None, status: int, told: str
-) -> None:
+def test_who_may_not_read_the_connection_is_told_so(flights, site, visit, role, status, told):
     with visit(role, calm=False) as tab:
         for name, path in pages(flights).items():
             if name == "lakes":
@@ -339,7 +323,7 @@ def test_who_may_not_read_the_connection_is_told_so(
         _keep(tab, f"refused-{status}")
 
 
-def test_one_can_click_from_the_lakes_to_an_object(site: str, visit: Callable[..., Any]) -> None:
+def test_one_can_click_from_the_lakes_to_an_object(site, visit):
     with visit("admin") as tab:
         tab.goto(f"{site}/lakeops/")
         for link in ("mine", "flights", "dev", "Objects", "flights/", "day=1/", "part-0.csv"):
@@ -351,7 +335,7 @@ def test_one_can_click_from_the_lakes_to_an_object(site: str, visit: Callable[..
         assert "There was no object" in tab.inner_text("main")
 
 
-def test_airflows_navigation_leads_to_them(flights: Repository, site: str, visit: Callable[..., Any]) -> None:
+def test_airflows_navigation_leads_to_them(flights, site, visit):
     with visit("admin", calm=False) as tab:
         tab.goto(f"{site}/")
         tab.get_by_role("button", name="Browse").click()
@@ -360,7 +344,7 @@ def test_airflows_navigation_leads_to_them(flights: Repository, site: str, visit
         tab.frame_locator("iframe").get_by_role("heading", name="Lakes").wait_for()
 
 
-def test_the_keyboard_is_enough(site: str, visit: Callable[..., Any]) -> None:
+def test_the_keyboard_is_enough(site, visit):
     with visit("admin") as tab:
         tab.goto(f"{site}/lakeops/mine/flights")
         tab.keyboard.press("Tab")
@@ -374,7 +358,7 @@ def test_the_keyboard_is_enough(site: str, visit: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_airflow_shows_them_in_its_frame_and_its_colours(site: str, visit: Callable[..., Any], theme: str) -> None:
+def test_airflow_shows_them_in_its_frame_and_its_colours(site, visit, theme):
     other = {"light": "dark", "dark": "light"}[theme]
     with visit("admin", scheme=other, calm=False) as tab:
         tab.add_init_script(f"localStorage.setItem('theme', '{theme}')")
@@ -389,9 +373,7 @@ def test_airflow_shows_them_in_its_frame_and_its_colours(site: str, visit: Calla
         assert (sum(map(int, shown.removeprefix("rgb(").removesuffix(")").split(","))) < 384) == (theme == "dark")
 
 
-def test_a_form_triggers_its_dag_and_leads_to_the_run(
-    flights: Repository, loaded: str, site: str, visit: Callable[..., Any]
-) -> None:
+def test_a_form_triggers_its_dag_and_leads_to_the_run(flights, loaded, site, visit):
     with visit("admin", calm=False) as tab:
         tab.goto(f"{site}/plugin/lakeops")
         frame = tab.frame_locator("iframe")
@@ -404,9 +386,7 @@ def test_a_form_triggers_its_dag_and_leads_to_the_run(
         tab.wait_for_url("**/dags/lakeops_merge/runs/**")
 
 
-def test_airflows_page_of_a_run_shows_what_it_did(
-    flights: Repository, loaded: str, site: str, visit: Callable[..., Any]
-) -> None:
+def test_airflows_page_of_a_run_shows_what_it_did(flights, loaded, site, visit):
     with visit("admin", calm=False) as tab:
         tab.goto(f"{site}/dags/{loaded}")
         tab.get_by_role("link", name="Lakeops").last.click()

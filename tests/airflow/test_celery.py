@@ -4,16 +4,12 @@ Celery's provider and Redis are not among the test packages. ``make test-airflow
 distribution's ``redis-server``.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from services.process import die_with_parent, stopped_by
@@ -38,13 +34,12 @@ REDIS = shutil.which("redis-server")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("airflow"),
     pytest.mark.skipif(REDIS is None, reason="needs redis-server"),
 ]
 DEADLINE = 300
 
 
-def until(holds: Callable[[], Any], what: str) -> None:
+def until(holds, what):
     deadline = time.monotonic() + DEADLINE
     while not holds():
         assert time.monotonic() < deadline, what
@@ -52,7 +47,7 @@ def until(holds: Callable[[], Any], what: str) -> None:
 
 
 @pytest.fixture
-def broker() -> Iterator[str]:
+def broker():
     """A Redis that keeps nothing on the disk."""
     port = free_port()
     command = [str(REDIS), "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
@@ -62,7 +57,7 @@ def broker() -> Iterator[str]:
 
 
 @pytest.fixture
-def server(tmp_path: Path, broker: str) -> Iterator[Server]:
+def server(tmp_path, broker):
     home = tmp_path / "airflow"
     with postgres_url() as database, stopped_by([sys.executable, str(SERVE), "down", "--home", str(home)]):
         settings = {
@@ -84,7 +79,7 @@ def server(tmp_path: Path, broker: str) -> Iterator[Server]:
 
 
 @pytest.fixture
-def worker(server: Server) -> Iterator[None]:
+def worker(server):
     """The worker: a process that has nothing but its environment and the broker."""
     port = json.loads(server.record.read_text())["port"]
     command = ["celery", "worker", "--concurrency", "2", "--skip-serve-logs", "--without-gossip", "--without-mingle"]
@@ -94,7 +89,7 @@ def worker(server: Server) -> Iterator[None]:
     process.wait()
 
 
-def test_a_run_is_published_by_celerys_workers(server: Server, worker: None) -> None:
+def test_a_run_is_published_by_celerys_workers(server, worker):
     with Rest(server.url, server.password) as rest, Lake.open(home=server.lake_home) as lake:
         flights = lake.create_repository("flights")
         flights.create_branch("seen")

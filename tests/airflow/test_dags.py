@@ -1,27 +1,19 @@
 """The functions that make the ready-made DAGs: what can be chosen, and what stays as it is."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
-from typing import Any
 
 import pytest
-
-from lakeops import Lake, Repository
-
-pytest.importorskip("airflow.sdk")
-
 from airflow.sdk import Param
 from support.dags import known, states
 
 from lakeops.airflow.dags import admin_dags, branch_dag, fsck_dag, gc_dag, merge_dag, mirror_dag
 
-pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.usefixtures("airflow_database")]
+pytestmark = pytest.mark.usefixtures("airflow_database")
 
 
 @pytest.mark.parametrize("make", [gc_dag, mirror_dag, fsck_dag])
-def test_a_dag_is_made_as_its_owner_wants_it(make: Any) -> None:
+def test_a_dag_is_made_as_its_owner_wants_it(make):
     default = make()
     made = make(
         "ours",
@@ -40,14 +32,14 @@ def test_a_dag_is_made_as_its_owner_wants_it(make: Any) -> None:
     assert "Args:" not in made.doc_md
 
 
-def test_fields_may_begin_with_other_values() -> None:
+def test_fields_may_begin_with_other_values():
     made = gc_dag("large", repository="flights", params={"ask_above_gib": 100, "more": Param(1, type="integer")})
     assert (made.params["repository"], made.params["ask_above_gib"], made.params["more"]) == ("flights", 100, 1)
     assert made.params.get_param("ask_above_gib").schema["minimum"] == 0, "the field is still the same"
     assert gc_dag("small").params["ask_above_gib"] is None
 
 
-def test_every_form_has_a_text_of_its_own_and_shows_first() -> None:
+def test_every_form_has_a_text_of_its_own_and_shows_first():
     forms = admin_dags("production_", connection="production", repository="flights", tags=["ours"])
     assert [form.dag_id for form in forms] == [
         f"production_{name}" for name in ("branch", "merge", "revert", "tag", "reset", "sweep", "import")
@@ -61,7 +53,7 @@ def test_every_form_has_a_text_of_its_own_and_shows_first() -> None:
 
 
 @pytest.mark.parametrize(("only_show", "kind", "shows"), [(False, "scheduled", False), (True, "scheduled", True)])
-def test_scheduled_collections_do_the_work(only_show: bool, kind: str, shows: bool) -> None:
+def test_scheduled_collections_do_the_work(only_show, kind, shows):
     from types import SimpleNamespace
 
     from jinja2 import Template
@@ -73,7 +65,7 @@ def test_scheduled_collections_do_the_work(only_show: bool, kind: str, shows: bo
         assert template.render(dag_run=dag_run, params=params) == str(shown)
 
 
-def test_repositories_are_checked_each_by_its_name(lake: Lake, flights: Repository) -> None:
+def test_repositories_are_checked_each_by_its_name(lake, flights):
     lake.create_repository("other")
     run = known(fsck_dag("checks")).test()
     tasks = {task.map_index: task for task in run.get_task_instances() if task.task_id == "fsck"}
@@ -81,9 +73,7 @@ def test_repositories_are_checked_each_by_its_name(lake: Lake, flights: Reposito
     assert [tasks[index].rendered_map_index for index in sorted(tasks)] == ["flights", "other"]
 
 
-def test_a_form_takes_the_connections_default_repository(
-    flights: Repository, home: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_form_takes_the_connections_default_repository(flights, home, monkeypatch):
     connection = {"conn_type": "lakeops", "host": str(home), "extra": {"default_repository": "flights"}}
     monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps(connection))
     flights.create_branch("dev").put("a", b"1")

@@ -1,35 +1,32 @@
 """The demo as a newcomer runs it: a real Airflow with its own processes, from start to stop."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("airflow")]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, str(ROOT / "demo" / "airflow" / "demo.py"), "--home")
 
 
-def _environment() -> dict[str, str]:
+def _environment():
     ours = ("AIRFLOW_", "LAKEOPS_", "PYTHONDONTWRITEBYTECODE")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
-def _sessions(demo: psutil.Process) -> set[int]:
+def _sessions(demo):
     """Sessions of the processes below the demo that are not in its own."""
     return {os.getsid(child.pid) for child in demo.children(recursive=True)} - {os.getsid(demo.pid)}
 
 
-def _members(sessions: set[int]) -> list[int]:
+def _members(sessions):
     found = []
     for pid in psutil.pids():
         try:
@@ -40,7 +37,7 @@ def _members(sessions: set[int]) -> list[int]:
 
 
 @contextmanager
-def _running(home: Path, **environment: str) -> Iterator[tuple[subprocess.Popen[str], set[int], Iterator[str]]]:
+def _running(home, **environment):
     """The demo once its runs are triggered, the sessions it has started, and the lines it prints from then on."""
     with subprocess.Popen(
         [*COMMAND, str(home)],
@@ -57,7 +54,7 @@ def _running(home: Path, **environment: str) -> Iterator[tuple[subprocess.Popen[
         yield demo, sessions, lines
 
 
-def test_the_demo_publishes_six_days_of_seven_and_leaves_no_process(tmp_path: Path) -> None:
+def test_the_demo_publishes_six_days_of_seven_and_leaves_no_process(tmp_path):
     with _running(tmp_path / "home", LAKEOPS_DATABASE_URL="sqlite:////nowhere") as (demo, sessions, lines):
         shown = "".join(lines)
     assert demo.returncode == 0, shown
@@ -70,7 +67,7 @@ def test_the_demo_publishes_six_days_of_seven_and_leaves_no_process(tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_demo_leaves_no_process(tmp_path, number):
     with _running(tmp_path / "home") as (demo, sessions, lines):
         demo.send_signal(number)
         shown = "".join(lines)

@@ -4,23 +4,17 @@ What ``dag.test`` cannot show: that the triggerer finds the triggers, that tasks
 its cursor outlives a triggerer that is killed, that a person's answer ends up in a merge, that events start DAGs.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyiceberg.catalog import load_catalog
 from services.process import stopped_by
 
-from lakeops import Lake, Repository
-
-pytest.importorskip("airflow.sdk")
+from lakeops import Lake
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = ROOT / "demo" / "airflow" / "serve.py"
@@ -30,8 +24,6 @@ from rest import Rest  # noqa: E402
 from serve import Server  # noqa: E402
 
 from lakeops.airflow.triggers import CURSOR  # noqa: E402
-
-pytestmark = pytest.mark.xdist_group("airflow")
 
 ASSET = "lakefs://flights/main"
 DEADLINE = 280
@@ -45,7 +37,7 @@ QUICK = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     home = tmp_path_factory.mktemp("airflow")
     connection = {"conn_type": "lakeops", "host": str(home / "lakeops"), "password": SECRET}
     settings = {**QUICK, "AIRFLOW_CONN_LAKEOPS_DEFAULT": json.dumps(connection)}
@@ -63,8 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert [path for path in logs if SECRET in path.read_text(errors="replace")] == []
 
 
-def until(holds: Callable[[], Any], what: str) -> Any:
-    """What ``holds`` gives, once it gives something."""
+def until(holds, what):
     deadline = time.monotonic() + DEADLINE
     while not (found := holds()):
         if time.monotonic() > deadline:
@@ -73,16 +64,16 @@ def until(holds: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def commit_outside(flights: Repository, path: str) -> str:
+def commit_outside(flights, path):
     flights.branch("main").put(path, b"by hand")
     return flights.branch("main").commit("by hand").id
 
 
-def place(repository: Repository) -> Path:
+def place(repository):
     return Path(repository.storage_namespace.removeprefix("file://"))
 
 
-def seen(flights: Repository) -> dict[str, list[str]]:
+def seen(flights):
     """The prefixes that were told of each commit, one entry a run that was told."""
     found: dict[str, list[str]] = {}
     for entry in flights.ref("seen").list():
@@ -91,7 +82,7 @@ def seen(flights: Repository) -> dict[str, list[str]]:
 
 
 @pytest.mark.timeout(900)
-def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> None:
+def test_waiting_watching_and_publishing_in_a_real_airflow(server):
     with Rest(server.url, server.password) as rest, Lake.open(home=server.lake_home) as lake:
         flights = lake.create_repository("flights")
         for branch in ("seen", "told"):
@@ -100,7 +91,7 @@ def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> No
         for dag in ("on_commit", "wait_for_tag", "publish_approved", "mistake", "publish_iceberg"):
             rest.wait_for_dag(dag, DEADLINE)
 
-        def state(run: str, task: str = "wait", dag: str = "wait_for_tag") -> str:
+        def state(run, task="wait", dag="wait_for_tag"):
             return rest.task_states(dag, run).get(task, "")
 
         for tag in ("soon", "never", "late"):

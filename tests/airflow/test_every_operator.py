@@ -1,7 +1,5 @@
 """One table of all operators: run twice, killed at every effect and cleared, or mapped, the end state is the same."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os
@@ -19,7 +17,7 @@ import pytest
 from support.airflow_tasks import kill_at, with_garbage
 from support.scenes import tree
 
-from lakeops import Lake, Repository
+from lakeops import Lake
 from lakeops.machine import cores
 from lakeops.model.errors import AlreadyExists, RepositoryNotFound
 from lakeops.settings import CATALOG_FILE
@@ -27,9 +25,6 @@ from lakeops.settings import CATALOG_FILE
 sdk = pytest.importorskip("airflow.sdk")
 
 from lakeops.airflow import operators  # noqa: E402
-from lakeops.airflow.operators import LakeopsOperator  # noqa: E402
-
-pytestmark = pytest.mark.xdist_group("airflow")
 
 Run = Callable[..., dict[str, Any]]
 
@@ -42,29 +37,25 @@ class Case:
     arguments: dict[str, Any]
     prepare: Callable[[Lake, str], None]
 
-    def make(self, lake: Lake, repo: str, place: Path) -> LakeopsOperator:
+    def make(self, lake, repo, place):
         return self.kind(task_id=self.operator, repo=repo, **self.given(place), **self.bound(lake, repo))
 
-    def bound(self, lake: Lake, repo: str) -> dict[str, Any]:
+    def bound(self, lake, repo):
         """Arguments that are another for each repository."""
         return {"mark_id": lake.repository(repo).gc.marks()[0].id} if self.operator == "GcSweep" else {}
 
     @property
-    def kind(self) -> Any:
+    def kind(self):
         return getattr(operators, f"Lakeops{self.operator}Operator")
 
-    def given(self, place: Path) -> dict[str, Any]:
+    def given(self, place):
         return {
             name: value.replace("{place}", str(place)) if isinstance(value, str) else value
             for name, value in self.arguments.items()
         }
 
 
-def nothing(lake: Lake, name: str) -> None:
-    pass
-
-
-def history(lake: Lake, name: str) -> Repository:
+def history(lake, name):
     """Two commits on main, and one on dev that changes another object."""
     repo = lake.create_repository(name)
     main = repo.branch("main")
@@ -77,30 +68,30 @@ def history(lake: Lake, name: str) -> Repository:
     return repo
 
 
-def staged(lake: Lake, name: str) -> None:
+def staged(lake, name):
     dev = history(lake, name).branch("dev")
     dev.put("c", b"staged")
     dev.delete("a")
 
 
-def tagged(lake: Lake, name: str) -> None:
+def tagged(lake, name):
     history(lake, name).create_tag("old", "main~1")
 
 
-def protected(lake: Lake, name: str) -> None:
+def protected(lake, name):
     history(lake, name).protect("main")
 
 
-def garbage(lake: Lake, name: str) -> None:
+def garbage(lake, name):
     with_garbage(name)
 
 
-def marked(lake: Lake, name: str) -> None:
+def marked(lake, name):
     with_garbage(name)
     lake.repository(name).gc.mark()
 
 
-def mirrored(lake: Lake, name: str) -> None:
+def mirrored(lake, name):
     """A mirror whose source's objects have all arrived."""
     source = history(lake, f"{name}-source")
     source.create_tag("v1", "main")
@@ -108,7 +99,7 @@ def mirrored(lake: Lake, name: str) -> None:
     shutil.copytree(place_of(source), place_of(mirror), dirs_exist_ok=True)
 
 
-def elsewhere(lake: Lake, name: str) -> None:
+def elsewhere(lake, name):
     """A repository in another lake, which a mirror of any name may follow."""
     home = lake.settings.home.parent / "place-source"
     with Lake.open(home=home, database_url=f"sqlite:///{home}/{CATALOG_FILE}") as other, suppress(AlreadyExists):
@@ -116,7 +107,7 @@ def elsewhere(lake: Lake, name: str) -> None:
 
 
 CASES = [
-    Case("CreateRepository", {"storage_namespace": None, "default_branch": "trunk"}, nothing),
+    Case("CreateRepository", {"storage_namespace": None, "default_branch": "trunk"}, lambda lake, name: None),
     Case("DeleteRepository", {}, history),
     Case("CreateBranch", {"branch": "new", "source": "main~1"}, history),
     Case("DeleteBranch", {"branch": "dev"}, staged),
@@ -154,7 +145,7 @@ each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.oper
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path):
     """A directory to upload and import from."""
     place = tmp_path / "place"
     (place / "deep").mkdir(parents=True)
@@ -163,7 +154,7 @@ def place(tmp_path: Path) -> Path:
     return place
 
 
-def state(lake: Lake, name: str) -> dict[str, Any] | None:
+def state(lake, name):
     """All that a user sees of a repository, without ids and times."""
     try:
         repo = lake.repository(name)
@@ -186,15 +177,15 @@ def state(lake: Lake, name: str) -> dict[str, Any] | None:
     }
 
 
-def place_of(repo: Repository) -> Path:
+def place_of(repo):
     return Path(repo.storage_namespace.removeprefix("file://"))
 
 
 @pytest.fixture
-def wanted(lake: Lake, place: Path, run: Run) -> Callable[[Case], dict[str, Any] | None]:
+def wanted(lake, place, run):
     """The end state when an operator runs once."""
 
-    def wanted(case: Case) -> dict[str, Any] | None:
+    def wanted(case):
         case.prepare(lake, "once")
         before = state(lake, "once")
         run(case.make(lake, "once", place))
@@ -205,17 +196,14 @@ def wanted(lake: Lake, place: Path, run: Run) -> Callable[[Case], dict[str, Any]
     return wanted
 
 
-def test_the_table_has_every_operator() -> None:
+def test_the_table_has_every_operator():
     named = {name for name in operators.__all__ if name.endswith("Operator")}
     listed = {f"Lakeops{case.operator}Operator" for case in CASES}
-    assert named - listed == {
-        "LakeopsOperator",
-        "LakeopsPublishOperator",
-    }
+    assert named - listed == {"LakeopsOperator", "LakeopsPublishOperator"}
 
 
 @each_case
-def test_run_twice_is_run_once(case: Case, lake: Lake, place: Path, run: Run, wanted: Any) -> None:
+def test_run_twice_is_run_once(case, lake, place, run, wanted):
     end = wanted(case)
     case.prepare(lake, "twice")
     task = case.make(lake, "twice", place)
@@ -232,9 +220,7 @@ NAMED = {"CreateRepository", "DeleteRepository", "CreateMirror"}
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.operator not in NAMED], ids=lambda case: case.operator)
-def test_without_a_repository_it_is_the_connections_default_one(
-    case: Case, lake: Lake, home: Path, place: Path, run: Run, wanted: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_repository_it_is_the_connections_default_one(case, lake, home, place, run, wanted, monkeypatch):
     end = wanted(case)
     case.prepare(lake, "default")
     connection = {"conn_type": "lakeops", "host": str(home), "extra": {"default_repository": "default"}}
@@ -247,11 +233,11 @@ Kill = Callable[[Case, int, str], bool]
 
 
 @pytest.fixture
-def kill(home: Path, lake: Lake, place: Path, run: Run, wanted: Any) -> Kill:
+def kill(home, lake, place, run, wanted):
     """Kills a case's operator at an effect, clears it, and says whether it came as far as that effect."""
     ends: list[Any] = []
 
-    def kill(case: Case, effect: int, when: str) -> bool:
+    def kill(case, effect, when):
         if not ends:
             ends.append(wanted(case))
         name = f"killed-{when}-{effect}"
@@ -267,7 +253,7 @@ def kill(home: Path, lake: Lake, place: Path, run: Run, wanted: Any) -> Kill:
 
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
 @each_case
-def test_killed_at_every_effect_and_cleared_is_run_once(case: Case, kill: Kill, step: int) -> None:
+def test_killed_at_every_effect_and_cleared_is_run_once(case, kill, step):
     """At the first and every sixth one in the default run, which are others for each operator."""
     changes = kill(case, 1, "before")
     assert changes or case.operator in READS
@@ -280,15 +266,13 @@ def test_killed_at_every_effect_and_cleared_is_run_once(case: Case, kill: Kill, 
 
 @pytest.mark.slow
 @each_case
-def test_killed_after_every_effect_and_cleared_is_run_once(case: Case, kill: Kill) -> None:
+def test_killed_after_every_effect_and_cleared_is_run_once(case, kill):
     effects = next(effect for effect in range(60) if not kill(case, effect + 1, "after"))
     assert effects >= (0 if case.operator in READS else 1)
 
 
 @pytest.mark.parametrize("cases", [CASES[::9], pytest.param(CASES, marks=pytest.mark.slow)], ids=["some", "all"])
-def test_mapped_over_two_repositories_each_is_run_once(
-    airflow_database: None, lake: Lake, place: Path, run: Run, cases: list[Case]
-) -> None:
+def test_mapped_over_two_repositories_each_is_run_once(airflow_database, lake, place, run, cases):
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
     ends = {}
@@ -342,8 +326,8 @@ for name, arguments in json.load(sys.stdin):
 """
 
 
-def in_a_process(program: str, given: Any, place: Path, environment: dict[str, str] | None = None) -> str:
-    """What a new process prints that is given something as JSON."""
+def in_a_process(program, given, place, environment=None):
+    """The output of a new process that gets something as JSON."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         input=json.dumps(given),
@@ -358,7 +342,7 @@ def in_a_process(program: str, given: Any, place: Path, environment: dict[str, s
 
 
 @pytest.mark.slow
-def test_each_operator_loads_what_its_verb_uses_and_nothing_else(lake: Lake, place: Path, tmp_path: Path) -> None:
+def test_each_operator_loads_what_its_verb_uses_and_nothing_else(lake, place, tmp_path):
     given = []
     for number, case in enumerate({case.operator: case for case in CASES}.values()):
         name = f"loads-{number:02}"
@@ -388,10 +372,10 @@ print("THREADS", len(os.listdir("/proc/self/task")))
 
 @pytest.mark.slow
 @pytest.mark.skipif(cores() < 2 or not Path("/proc/self/task").exists(), reason="one core has one thread anyway")
-def test_a_task_starts_no_threads_for_linear_algebra(lake: Lake, place: Path, tmp_path: Path) -> None:
+def test_a_task_starts_no_threads_for_linear_algebra(lake, place, tmp_path):
     case = next(case for case in CASES if case.operator == "Commit")
 
-    def threads(asked: dict[str, str]) -> int:
+    def threads(asked):
         name = f"threads-{len(asked)}"
         case.prepare(lake, name)
         environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")} | asked
@@ -420,7 +404,7 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("name", sorted({f"Lakeops{case.operator}Operator" for case in CASES}))
-def test_everything_a_user_names_is_a_template(name: str) -> None:
+def test_everything_a_user_names_is_a_template(name):
     kind = getattr(operators, name)
     named = {
         parameter.name

@@ -1,29 +1,21 @@
 """How failures are logged: mistakes by their message, anything else with its traceback."""
 
-from __future__ import annotations
-
 import io
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import structlog
-
-pytest.importorskip("airflow.sdk")
-
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout
 
 from lakeops.airflow.compat import LakeopsFailure, LakeopsTimeout, without_traceback
 from lakeops.airflow.task import failing_at_once
 from lakeops.model.errors import Corrupted, InvalidInput, MergeConflict, PreconditionFailed, RefNotFound, Transient
 
-pytestmark = pytest.mark.xdist_group("airflow")
-
 
 @pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    """What a logger writes that was made, and used, before anything failed, as Airflow's is."""
+def log():
+    """The lines of a logger that was made, and used, before anything failed, as Airflow's is."""
     before = structlog.get_config()
     written = io.StringIO()
     tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(use_rich=False))
@@ -37,7 +29,7 @@ def log() -> Iterator[io.StringIO]:
     structlog.configure(**before)
 
 
-def logged(error: Exception, log: io.StringIO) -> dict[str, Any]:
+def logged(error, log):
     """How an error is logged that a task's work raises."""
     logger = structlog.get_logger("task")
     logger.info("begins")
@@ -59,7 +51,7 @@ def logged(error: Exception, log: io.StringIO) -> dict[str, Any]:
         (MergeConflict("dev", "main", ["a", "b"]), "'dev' conflicts with 'main' on 2 paths: a, b"),
     ],
 )
-def test_a_mistake_is_its_message(log: io.StringIO, error: Exception, said: str) -> None:
+def test_a_mistake_is_its_message(log, error, said):
     line = logged(error, log)
     assert line["event"].startswith(f"Task failed: {said}")
     assert line.keys() == {"event", "level"}
@@ -67,35 +59,35 @@ def test_a_mistake_is_its_message(log: io.StringIO, error: Exception, said: str)
 
 
 @pytest.mark.parametrize("kind", [LakeopsFailure, LakeopsTimeout])
-def test_so_is_a_failure_of_a_task_of_ours(log: io.StringIO, kind: type[Exception]) -> None:
+def test_so_is_a_failure_of_a_task_of_ours(log, kind):
     assert logged(kind("waited 5 s in vain"), log) == {"event": "Task failed: waited 5 s in vain", "level": "error"}
 
 
 @pytest.mark.parametrize("kind", ["catalog_unavailable", "store_unavailable", "branch_moved"])
-def test_so_is_an_error_that_may_pass(log: io.StringIO, kind: str) -> None:
+def test_so_is_an_error_that_may_pass(log, kind):
     line = logged(Transient("no answer", kind=kind), log)
     assert line == {"event": "Task failed: no answer", "level": "error"}
 
 
 @pytest.mark.parametrize("error", [Corrupted("damaged"), ZeroDivisionError("mine")])
-def test_anything_else_has_its_traceback(log: io.StringIO, error: Exception) -> None:
+def test_anything_else_has_its_traceback(log, error):
     logged(InvalidInput("first"), log)
     line = logged(error, log)
     assert line["event"] == "Task failed"
     assert line["exception"][-1]["frames"]
 
 
-def test_the_processor_is_put_in_once(log: io.StringIO) -> None:
+def test_the_processor_is_put_in_once(log):
     for _ in range(2):
         logged(InvalidInput("again"), log)
     assert structlog.get_config()["processors"].count(without_traceback) == 1
 
 
-def test_processors_that_cannot_be_changed_stay(log: io.StringIO) -> None:
+def test_processors_that_cannot_be_changed_stay(log):
     structlog.configure(processors=tuple(structlog.get_config()["processors"]))
     assert logged(InvalidInput("first"), log)["exception"]
 
 
-def test_airflow_knows_what_they_are() -> None:
+def test_airflow_knows_what_they_are():
     assert issubclass(LakeopsFailure, AirflowFailException)
     assert issubclass(LakeopsTimeout, AirflowSensorTimeout)

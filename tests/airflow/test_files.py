@@ -1,39 +1,27 @@
 """``lakefs://`` paths in Airflow: each is opened in the lake of its connection, and of no other."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import fsspec
 import pandas as pd
 import pytest
-
-from lakeops import Lake, Repository
-
-pytest.importorskip("airflow.sdk")
-
 from airflow.sdk import DAG, ObjectStoragePath, task
 from support.dags import known, states
 
+from lakeops import Lake
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.publish import WriteAuditPublish
 
-pytestmark = [
-    pytest.mark.xdist_group("airflow"),
-    pytest.mark.filterwarnings("ignore:UPath 'lakefs' filesystem not explicitly implemented"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:UPath 'lakefs' filesystem not explicitly implemented")
 
 
-def connect(monkeypatch: pytest.MonkeyPatch, name: str, home: Path) -> None:
+def connect(monkeypatch, name, home):
     connection = {"conn_type": "lakeops", "host": str(home), "extra": {"committer": "the-other-team"}}
     monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
 
 
 @pytest.fixture
-def theirs(flights: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
+def theirs(flights, tmp_path, monkeypatch):
     """A repository of the same name in another lake, with another object at the same path."""
     monkeypatch.setattr("airflow.sdk.io.store._STORE_CACHE", {})  # it keeps a file system for each connection's name
     flights.branch("main").put("a", b"ours")
@@ -45,7 +33,7 @@ def theirs(flights: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         yield repository
 
 
-def test_a_path_is_opened_by_its_connection(theirs: Repository) -> None:
+def test_a_path_is_opened_by_its_connection(theirs):
     with fsspec.open("lakefs://theirs@flights/main/a") as file:
         assert file.read() == b"theirs"
     with fsspec.open("lakefs://flights/main/a") as file:
@@ -62,16 +50,14 @@ def test_a_path_is_opened_by_its_connection(theirs: Repository) -> None:
     assert theirs.branch("main").read("b") == b"new"
 
 
-def test_the_default_connection_is_heeded_by_paths_that_name_none(
-    theirs: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_connection_is_heeded_by_paths_that_name_none(theirs, tmp_path, monkeypatch):
     connect(monkeypatch, "lakeops_default", tmp_path / "theirs")
     with fsspec.open("lakefs://flights/main/a") as file:
         assert file.read() == b"theirs"
     assert ObjectStoragePath("lakefs://flights/main/a").read_bytes() == b"theirs"
 
 
-def test_a_hook_and_a_block_give_paths_of_their_connection(theirs: Repository) -> None:
+def test_a_hook_and_a_block_give_paths_of_their_connection(theirs):
     assert LakeopsHook("theirs").uri("main", "a", "flights") == "lakefs://theirs@flights/main/a"
     assert LakeopsHook().uri("main", "a", "flights") == "lakefs://flights/main/a"
     for connection, start in {
@@ -84,30 +70,30 @@ def test_a_hook_and_a_block_give_paths_of_their_connection(theirs: Repository) -
 
 
 @pytest.mark.parametrize("path", ["flights/main/gone", "flights/gone/a", "nowhere/main/a"])
-def test_what_is_not_found_names_the_lake(theirs: Repository, tmp_path: Path, path: str) -> None:
+def test_what_is_not_found_names_the_lake(theirs, tmp_path, path):
     with pytest.raises(FileNotFoundError, match=f"{tmp_path}/theirs/catalog.db.*connection 'theirs'"):
         fsspec.open(f"lakefs://theirs@{path}").open()
     with pytest.raises(FileNotFoundError, match=f"{tmp_path}/theirs/catalog.db.*connection 'theirs'"):
         ObjectStoragePath(f"lakefs://theirs@{path}").stat()
 
 
-def test_a_connection_that_is_not_there_is_no_other_lake(theirs: Repository) -> None:
+def test_a_connection_that_is_not_there_is_no_other_lake(theirs):
     with pytest.raises(Exception, match="there is no connection 'gone'"):
         ObjectStoragePath("lakefs://gone@flights/main/a").read_bytes()
 
 
-def test_a_tasks_own_code_works_in_the_blocks_lake(theirs: Repository, airflow_database: None) -> None:
+def test_a_tasks_own_code_works_in_the_blocks_lake(theirs, airflow_database):
     with (
         DAG("pandas", schedule=None) as dag,
         WriteAuditPublish(repo="flights", message="Publish", lakeops_conn_id="theirs", branch="own") as publish,
     ):
 
         @task
-        def write(url: str) -> None:
+        def write(url):
             pd.DataFrame({"n": [1, 2]}).to_parquet(url)
 
         @publish.check
-        def complete(ref: Any, url: str) -> list[str]:
+        def complete(ref, url):
             return [] if len(pd.read_parquet(url)) == 2 else ["rows are missing"]
 
         url = publish.uri("t/part.parquet")

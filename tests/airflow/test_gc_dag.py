@@ -1,9 +1,6 @@
 """The daily garbage collection: real runs of its DAG, and when a person is asked."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -11,62 +8,54 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.airflow_tasks import with_garbage
-from support.catalogs import everything
-from support.dags import known
-
-from lakeops import Branch, Lake
-
-pytest.importorskip("airflow.sdk")
-
 from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, task
 from sqlalchemy import delete, update
+from support.airflow_tasks import with_garbage
+from support.catalogs import everything
+from support.dags import known
 
+from lakeops import Lake
 from lakeops.airflow.approval import LakeopsGcApprovalOperator
 from lakeops.airflow.compat import TaskAwaitingInput
 from lakeops.airflow.operators import LakeopsExpireRefsOperator, LakeopsFsckOperator, LakeopsGcSweepOperator
 from lakeops.airflow.publish import WriteAuditPublish
-
-pytestmark = pytest.mark.xdist_group("airflow")
 
 SLIP = {"default_retention_days": 0, "branches": [{"branch_id": "idle-*", "expire_after_days": 10}]}
 DAG_FILE = Path(__file__).resolve().parents[2] / "dags" / "lakeops_gc.py"
 
 
 @pytest.fixture(scope="module")
-def lakeops_gc(airflow_database: None) -> Any:
+def lakeops_gc(airflow_database):
     bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")
     assert bag.import_errors == {}
     sync_bag_to_db(bag, "dags-folder", None)
     return bag.dags["lakeops_gc"]
 
 
-def states(run: Any) -> dict[str, list[str]]:
+def states(run):
     found: dict[str, list[str]] = {}
     for instance in sorted(run.get_task_instances(), key=lambda instance: instance.map_index):
         found.setdefault(instance.task_id.removeprefix("collect."), []).append(str(instance.state))
     return found
 
 
-def objects(name: str) -> int:
+def objects(name):
     with Lake.open() as lake:
         place = Path(lake.repository(name).storage_namespace.removeprefix("file://"))
     return sum(1 for file in (place / "data").rglob("*") if file.is_file())
 
 
-def branches(name: str) -> set[str]:
+def branches(name):
     with Lake.open() as lake:
         return {ref.id for ref in lake.repository(name).branches()}
 
 
 # --- runs of the DAG ---------------------------------------------------------------------------------------------
-
-
-def test_a_run_collects_every_repository_but_mirrors(lake: Lake, lakeops_gc: Any) -> None:
+def test_a_run_collects_every_repository_but_mirrors(lake, lakeops_gc):
     for name in ("one", "two", "mirrored"):
         with_garbage(name)
     lake.repository("mirrored").set_read_only()
@@ -82,7 +71,7 @@ def test_a_run_collects_every_repository_but_mirrors(lake: Lake, lakeops_gc: Any
     assert list(lake.repository("one").fsck(data=True)) == []
 
 
-def test_a_dry_run_changes_nothing(lake: Lake, lakeops_gc: Any) -> None:
+def test_a_dry_run_changes_nothing(lake, lakeops_gc):
     with_garbage("one")
     repo = lake.repository("one")
     repo.branch("main").put("kept", b"newer")
@@ -97,21 +86,19 @@ def test_a_dry_run_changes_nothing(lake: Lake, lakeops_gc: Any) -> None:
     assert branches("one") == {"main", "idle-1", "idle-2"}
 
 
-def test_a_repository_that_does_not_exist_fails_before_anything(lake: Lake, lakeops_gc: Any) -> None:
+def test_a_repository_that_does_not_exist_fails_before_anything(lake, lakeops_gc):
     run = lakeops_gc.test(run_conf={"repository": "nosuch"})
     assert states(run)["repositories"] == ["failed"]
 
 
 # --- asking ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
-def mark(lake: Lake) -> Any:
+def mark(lake):
     with_garbage("one")
     return lake.repository("one").gc.mark()
 
 
-def ask(mark: Any, monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> tuple[Any, dict[str, Any], list[Any]]:
+def ask(mark, monkeypatch, **arguments):
     """An approval of a mark, a context for it, and what was asked."""
     from airflow.providers.standard.operators import hitl
 
@@ -122,23 +109,23 @@ def ask(mark: Any, monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> tuple[A
     class Instance(dict[str, Any]):
         id, task_id, map_index = "ti", "approve", -1
 
-        def xcom_push(self, *, key: str, value: Any) -> None:
+        def xcom_push(self, *, key, value):
             self[key] = value
 
-        def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int) -> Any:
+        def xcom_pull(self, *, task_ids, key, map_indexes):
             return self.get(key)
 
     return task, {"task_instance": Instance(), "ti": Instance()}, asked
 
 
 @pytest.mark.parametrize("limit", [None, "", "7", 1000])
-def test_a_small_sweep_asks_nobody(mark: Any, monkeypatch: pytest.MonkeyPatch, limit: Any) -> None:
+def test_a_small_sweep_asks_nobody(mark, monkeypatch, limit):
     task, context, asked = ask(mark, monkeypatch, above_bytes=limit)
     assert task.execute(context) == {"mark_id": mark.id, "approved_by": None}
     assert asked == []
 
 
-def test_a_larger_one_waits_for_a_person_who_sees_the_report(mark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_larger_one_waits_for_a_person_who_sees_the_report(mark, monkeypatch):
     monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
     task, context, asked = ask(mark, monkeypatch, above_bytes="6")
     with pytest.raises(TaskAwaitingInput):
@@ -163,7 +150,7 @@ def test_a_larger_one_waits_for_a_person_who_sees_the_report(mark: Any, monkeypa
 
 
 @pytest.mark.parametrize("how", ["left", "no answer", "only shown", "swept by hand"])
-def test_who_leaves_a_mark_gets_its_commits_back(lake: Lake, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_who_leaves_a_mark_gets_its_commits_back(lake, monkeypatch, how):
     with_garbage("one")
     repo = lake.repository("one")
     old = repo.branch("main").commit_id
@@ -192,7 +179,7 @@ def test_who_leaves_a_mark_gets_its_commits_back(lake: Lake, monkeypatch: pytest
     assert repo.gc.marks()[0].state.value == ("swept" if swept else "restored")
 
 
-def test_bad_values_fail_at_once(mark: Any, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+def test_bad_values_fail_at_once(mark, monkeypatch, run):
     task, context, _ = ask(mark, monkeypatch, above_bytes="much")
     with pytest.raises(AirflowFailException, match="'much' is not a number"):
         task.execute(context)
@@ -206,7 +193,7 @@ def test_bad_values_fail_at_once(mark: Any, monkeypatch: pytest.MonkeyPatch, run
     assert branches("one") == {"main", "idle-1", "idle-2"}
 
 
-def test_a_newer_mark_makes_a_sweep_refuse_the_older(mark: Any, lake: Lake, run: Any) -> None:
+def test_a_newer_mark_makes_a_sweep_refuse_the_older(mark, lake, run):
     lake.repository("one").gc.mark()
     with pytest.raises(AirflowFailException, match=r"mark_refused: .*stale"):
         run(LakeopsGcSweepOperator(task_id="t", repo="one", mark_id=mark.id))
@@ -214,9 +201,7 @@ def test_a_newer_mark_makes_a_sweep_refuse_the_older(mark: Any, lake: Lake, run:
 
 
 # --- checking ----------------------------------------------------------------------------------------------------
-
-
-def test_fsck_fails_over_damage_and_says_what_to_do(lake: Lake, run: Any) -> None:
+def test_fsck_fails_over_damage_and_says_what_to_do(lake, run):
     place = with_garbage("one")
     sound = run(LakeopsFsckOperator(task_id="t", repo="one"))
     assert sound["ok"]
@@ -232,25 +217,23 @@ def test_fsck_fails_over_damage_and_says_what_to_do(lake: Lake, run: Any) -> Non
 
 
 # --- branches that runs have left --------------------------------------------------------------------------------
-
-
 @pytest.fixture
-def leaving(airflow_database: None) -> Any:
+def leaving(airflow_database):
     """A DAG whose block writes and then fails: in a second writer, or after the commit in a check."""
     block = partial(WriteAuditPublish, repo="one", message="Publish", task_args={"retries": 0})
     with DAG("leaving", schedule=None, params={"writer": False}) as dag, block() as publish:
 
         @publish.output("data/")
-        def write(url: str) -> None:
+        def write(url):
             Path(f"{url}/part-0".removeprefix("file://")).write_text("data")
 
         @task
-        def also(params: Any = None) -> None:
+        def also(params=None):
             if params["writer"]:
                 raise RuntimeError("the source is down")
 
         @publish.check
-        def complete(ref: Any) -> list[str]:
+        def complete(ref):
             return ["amount -1"]
 
         write() >> also()
@@ -258,27 +241,27 @@ def leaving(airflow_database: None) -> Any:
     return known(dag)
 
 
-def in_database(act: Callable[[Any], object]) -> None:
+def in_database(act):
     from airflow.utils.session import create_session
 
     with create_session() as session:
         act(session)
 
 
-def set_state(state: str) -> Callable[[Any], object]:
+def set_state(state):
     return lambda session: session.execute(update(DagRun).where(DagRun.dag_id == "leaving").values(state=state))
 
 
-def forget_runs(session: Any) -> None:
+def forget_runs(session):
     session.execute(delete(DagRun).where(DagRun.dag_id == "leaving"))
 
 
-def forget_dag(session: Any) -> None:
+def forget_dag(session):
     forget_runs(session)
     session.execute(delete(DagModel).where(DagModel.dag_id == "leaving"))
 
 
-def written_to(branch: Branch) -> None:
+def written_to(branch):
     branch.put("mine", b"1")
     branch.commit("a person's")
 
@@ -303,7 +286,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("what", ENDS)
-def test_branches_of_runs_that_are_gone_go(lake: Lake, leaving: Any, what: str) -> None:
+def test_branches_of_runs_that_are_gone_go(lake, leaving, what):
     act, end = ENDS[what]
     repo = lake.create_repository("one")
     run = leaving.test(run_conf={"writer": (writer := "before" in what)})
@@ -335,7 +318,7 @@ def test_branches_of_runs_that_are_gone_go(lake: Lake, leaving: Any, what: str) 
 
 
 @pytest.mark.parametrize("name", ["leaving:publish:mine", "leaving:publish:manual__mine", "no:such:dag"])
-def test_a_persons_branch_stays_whatever_it_is_called(lake: Lake, lakeops_gc: Any, leaving: Any, name: str) -> None:
+def test_a_persons_branch_stays_whatever_it_is_called(lake, lakeops_gc, leaving, name):
     repo = lake.create_repository("one")
     repo.create_branch(name).put("mine", b"1")
     lakeops_gc.test(run_conf={"dry_run": False, "abandoned_after_days": 0})

@@ -1,19 +1,14 @@
 """Operators inside DAGs that Airflow runs: XComs, mapping, retries and what a teardown does."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-
-from lakeops import Repository
 
 sdk = pytest.importorskip("airflow.sdk")
 
@@ -28,17 +23,15 @@ from lakeops.airflow.operators import (  # noqa: E402
     LakeopsMergeOperator,
 )
 
-pytestmark = pytest.mark.xdist_group("airflow")
-
 RunDag = Callable[[Any], dict[str, tuple[str, int]]]
 
 
 @pytest.fixture(scope="module")
-def run_dag(airflow_database: None) -> RunDag:
+def run_dag(airflow_database):
     """Runs a DAG; gives state and tries by task id (and map index, where a task is mapped)."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
-    def run(dag: Any) -> dict[str, tuple[str, int]]:
+    def run(dag):
         bag = DagBag(dag_folder=os.devnull, collect_dags=False, bundle_name="dags-folder")
         bag.bag_dag(dag)
         sync_bag_to_db(bag, "dags-folder", None)
@@ -54,7 +47,7 @@ def run_dag(airflow_database: None) -> RunDag:
     return run
 
 
-def test_each_key_of_a_record_is_an_xcom(flights: Repository, run_dag: RunDag) -> None:
+def test_each_key_of_a_record_is_an_xcom(flights, run_dag):
     with sdk.DAG("xcoms", schedule=None) as dag:
         create = LakeopsCreateBranchOperator(task_id="create", repo="flights", branch="dev")
         commit = LakeopsCommitOperator(
@@ -62,7 +55,7 @@ def test_each_key_of_a_record_is_an_xcom(flights: Repository, run_dag: RunDag) -
         )
 
         @sdk.task
-        def check(commit_id: str, whole: dict[str, Any]) -> None:
+        def check(commit_id, whole):
             assert commit_id == whole["id"]
             assert whole["metadata"]["airflow_task_id"] == "commit"
 
@@ -71,7 +64,7 @@ def test_each_key_of_a_record_is_an_xcom(flights: Repository, run_dag: RunDag) -
     assert flights.branch("dev").head.message == "empty"
 
 
-def test_mapped_operators_each_do_their_own(flights: Repository, run_dag: RunDag) -> None:
+def test_mapped_operators_each_do_their_own(flights, run_dag):
     names = ["one", "two", "three"]
     with sdk.DAG("mapped", schedule=None) as dag:
         create = LakeopsCreateBranchOperator.partial(task_id="create", repo="flights").expand(branch=names)
@@ -86,9 +79,7 @@ def test_mapped_operators_each_do_their_own(flights: Repository, run_dag: RunDag
 
 @pytest.mark.needs_airflow("3.3")
 @pytest.mark.parametrize(("connection", "questions"), [("lakeops_default", 2), ("theirs", 1)])
-def test_a_task_asks_airflow_about_its_connection_once(
-    flights: Repository, home: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch, connection: str, questions: int
-) -> None:
+def test_a_task_asks_airflow_about_its_connection_once(flights, home, run_dag, monkeypatch, connection, questions):
     """Each message is a request to the API server. A missing connection is asked about again: see confirm_missing."""
     from airflow.models import Connection
     from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
@@ -109,7 +100,7 @@ def test_a_task_asks_airflow_about_its_connection_once(
     assert sent["SetXCom"] == 4, "the record, each of its two keys, and a link"
 
 
-def test_a_conflict_is_not_retried(flights: Repository, run_dag: RunDag) -> None:
+def test_a_conflict_is_not_retried(flights, run_dag):
     flights.create_branch("dev").put("a", b"theirs")
     flights.branch("main").put("a", b"ours")
     for branch in ("dev", "main"):
@@ -120,9 +111,7 @@ def test_a_conflict_is_not_retried(flights: Repository, run_dag: RunDag) -> None
     assert flights.ref("main").read("a") == b"ours"
 
 
-def test_a_mistake_is_one_line_that_names_the_page(
-    flights: Repository, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line_that_names_the_page(flights, run_dag, monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
     told: list[BaseException] = []
     with sdk.DAG("mistake", schedule=None) as dag:
@@ -144,12 +133,12 @@ def test_a_mistake_is_one_line_that_names_the_page(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_teardown_drops_only_what_is_published(flights: Repository, run_dag: RunDag, fails: bool) -> None:
+def test_a_teardown_drops_only_what_is_published(flights, run_dag, fails):
     with sdk.DAG(f"teardown-{fails}", schedule=None) as dag:
         create = LakeopsCreateBranchOperator(task_id="create", repo="flights", branch="dev")
 
         @sdk.task
-        def write() -> None:
+        def write():
             from lakeops import Lake
 
             with Lake.open() as lake:
@@ -168,9 +157,7 @@ def test_a_teardown_drops_only_what_is_published(flights: Repository, run_dag: R
     assert [branch.id for branch in flights.branches()] == (["dev", "main"] if fails else ["main"])
 
 
-def test_a_published_commit_is_an_event_and_a_link(
-    flights: Repository, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_published_commit_is_an_event_and_a_link(flights, run_dag, monkeypatch):
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session

@@ -1,7 +1,5 @@
 """Lineage: what each operator tells of what it read and wrote, with OpenLineage's provider and without."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -10,27 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from lakeops import Repository
-
-pytest.importorskip("airflow.sdk")
-
 from lakeops.airflow import operators
 from lakeops.airflow.task import LineageDataset
-
-pytestmark = pytest.mark.xdist_group("airflow")
 
 Run = Callable[..., dict[str, Any]]
 
 
-def traced(run: Run, name: str, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+def traced(run, name, **arguments):
     task = getattr(operators, f"Lakeops{name}Operator")(task_id=name.lower(), repo="flights", **arguments)
     record = run(task)
     return task, record
 
 
-def test_commits_and_merges_tell_the_versions_they_read_and_wrote(flights: Repository, run: Run) -> None:
+def test_commits_and_merges_tell_the_versions_they_read_and_wrote(flights, run):
     flights.create_branch("dev").put("raw/a", b"1")
     trace, commit = traced(run, "Commit", branch="dev", message="load")
     assert (trace.read, trace.written) == ((), (LineageDataset("lakefs://flights", "dev", commit["id"]),))
@@ -46,9 +36,7 @@ def test_commits_and_merges_tell_the_versions_they_read_and_wrote(flights: Repos
     assert [place.name for place in trace.read] == ["main/raw", "dev/raw"]
 
 
-def test_what_comes_from_outside_is_named_as_openlineage_names_it(
-    flights: Repository, run: Run, tmp_path: Path
-) -> None:
+def test_what_comes_from_outside_is_named_as_openlineage_names_it(flights, run, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     (source / "a").write_text("1")
@@ -62,16 +50,14 @@ def test_what_comes_from_outside_is_named_as_openlineage_names_it(
     assert LineageDataset.outside("s3://bucket") == LineageDataset("s3://bucket", "/")
 
 
-def test_without_openlineage_nothing_is_told_and_nothing_breaks(
-    flights: Repository, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_openlineage_nothing_is_told_and_nothing_breaks(flights, run, monkeypatch):
     flights.create_branch("dev").put("raw/a", b"1")
     monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.extractors", None)
     task, _ = traced(run, "Commit", branch="dev", message="load")
     assert task.get_openlineage_facets_on_complete(None) is None
 
 
-def test_openlineage_finds_what_operators_tell(flights: Repository, run: Run) -> None:
+def test_openlineage_finds_what_operators_tell(flights, run):
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.providers.openlineage.extractors.manager import ExtractorManager
 
@@ -97,7 +83,7 @@ assert set(states(known(dag).test()).values()) == {"success"}
 """
 
 
-def test_the_events_of_a_run_have_commit_ids(flights: Repository, airflow_database: None, tmp_path: Path) -> None:
+def test_the_events_of_a_run_have_commit_ids(flights, airflow_database, tmp_path):
     """OpenLineage's own listener writes them, in a process whose settings turn it on."""
     flights.create_branch("dev").put("raw/a", b"1")
     transport = {"type": "file", "log_file_path": str(tmp_path / "events"), "append": True}
@@ -124,7 +110,7 @@ def test_the_events_of_a_run_have_commit_ids(flights: Repository, airflow_databa
     }
 
 
-def test_operators_import_nothing_of_openlineage() -> None:
+def test_operators_import_nothing_of_openlineage():
     script = "import sys, lakeops.airflow.operators; print(*(m for m in sys.modules if m.startswith('openlineage')))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

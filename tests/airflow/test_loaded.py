@@ -1,17 +1,10 @@
-"""What a task loads: its verb's modules, and nothing big that the verb does not use."""
-
-from __future__ import annotations
+"""Tests of imports: a task loads its verb's modules, and nothing big that the verb does not use."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-pytest.importorskip("airflow.sdk")
-
-pytestmark = pytest.mark.xdist_group("airflow")
 
 SCRIPT = """
 import sys
@@ -47,7 +40,7 @@ for kind, arguments in (
 """
 
 
-def test_tasks_that_read_no_rows_load_nothing_big(tmp_path: Path) -> None:
+def test_tasks_that_read_no_rows_load_nothing_big(tmp_path):
     environment = {**os.environ, "LAKEOPS_HOME": str(tmp_path / "lake"), "LAKEOPS_FSYNC": "false"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
@@ -68,7 +61,7 @@ print("READ", *sorted(set(sys.modules) - before))
 
 
 @pytest.mark.needs_airflow("3.3")
-def test_reading_a_dag_loads_the_provider_and_the_model_alone(tmp_path: Path) -> None:
+def test_reading_a_dag_loads_the_provider_and_the_model_alone(tmp_path):
     """Each task reads its DAG first, so this comes with every task."""
     done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, check=True, cwd=tmp_path)
     loaded = next(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("READ"))
@@ -100,9 +93,7 @@ print(task.frozen > 10_000, gc.get_freeze_count(), *(name for name in ("numpy", 
 """
 
 
-def test_a_task_of_the_catalog_alone_loads_no_arrow_and_searches_no_garbage_in_airflow(
-    tmp_path: Path,
-) -> None:
+def test_a_task_of_the_catalog_alone_loads_no_arrow_and_searches_no_garbage_in_airflow(tmp_path):
     environment = {**os.environ, "LAKEOPS_HOME": str(tmp_path / "lake"), "LAKEOPS_FSYNC": "false"}
     make = "from lakeops import Lake; Lake.open().create_repository('flights')"
     for script in (make, SMALL):
@@ -111,3 +102,28 @@ def test_a_task_of_the_catalog_alone_loads_no_arrow_and_searches_no_garbage_in_a
         )
         assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-2:] == ["True", "0"]
+
+
+PRELOAD = """
+import sys
+from airflow.jobs.job import Job
+from airflow.listeners.listener import get_listener_manager
+from airflow.sdk.execution_time.task_runner import TaskRunnerMarker
+
+NAMES = ("lakeops.lake", "lakeops.ops.commit", "lakeops.airflow.operators", "pyarrow")
+get_listener_manager().hook.on_starting(component=TaskRunnerMarker())
+print("TASK", *(name in sys.modules for name in NAMES))
+Job()
+print("SCHEDULER", *(name in sys.modules for name in NAMES), *(name in sys.modules for name in ("obstore", "boto3")))
+"""
+
+
+def test_a_scheduler_imports_lakeops_before_it_forks_tasks(tmp_path):
+    """Neither client of a bucket is loaded: obstore does not survive a fork."""
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "false"}
+    done = subprocess.run(
+        [sys.executable, "-c", PRELOAD], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    said = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.startswith(("TASK", "SCHE"))}
+    assert said == {"TASK": ["False"] * 4, "SCHEDULER": ["True"] * 4 + ["False"] * 2}

@@ -1,19 +1,14 @@
 """Metrics of tasks: what a StatsD server receives of Airflow's own client, and what the documentation says."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from support.airflow_tasks import with_garbage
 from support.dags import known
-
-from lakeops import Lake, Repository
 
 sdk = pytest.importorskip("airflow.sdk")
 pytest.importorskip("statsd")
@@ -32,13 +27,13 @@ from lakeops.airflow.operators import (  # noqa: E402
 from lakeops.airflow.publish import WriteAuditPublish  # noqa: E402
 from lakeops.model.errors import Transient  # noqa: E402
 
-pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.needs_airflow("3.3")]
+pytestmark = pytest.mark.needs_airflow("3.3")
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "airflow.md"
 
 
 @pytest.fixture
-def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[str, float]]]:
-    """What a StatsD server has received of lakeops since the last look, summed up by name."""
+def received(monkeypatch):
+    """The metrics of lakeops that a StatsD server has received since the last look, summed up by name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         given = {"ON": "True", "HOST": "127.0.0.1", "PORT": str(server.getsockname()[1]), "INFLUXDB_ENABLED": "True"}
@@ -47,7 +42,7 @@ def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[str
         client = get_stats_factory()()
         stats.initialize(factory=lambda: client, export_legacy_names=False)  # as a task's process does
 
-        def look(*, tags: bool = False) -> dict[str, float]:
+        def look(*, tags=False):
             found: Counter[str] = Counter()
             stats.incr("the.last")
             while b"the.last" not in (packet := server.recv(65536)):
@@ -63,19 +58,19 @@ def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[str
     stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
 
 
-def change(repository: Repository, branch: str, text: bytes) -> None:
+def change(repository, branch, text):
     repository.branch(branch).put("a", text)
 
 
-def commit(**more: Any) -> LakeopsCommitOperator:
+def commit(**more):
     return LakeopsCommitOperator(task_id="commit", repo="flights", branch="dev", message="load", **more)
 
 
-def merge(**more: Any) -> LakeopsMergeOperator:
+def merge(**more):
     return LakeopsMergeOperator(task_id="merge", repo="flights", source="dev", **more)
 
 
-def test_a_server_receives_what_tasks_do(flights: Repository, run: Any, received: Any) -> None:
+def test_a_server_receives_what_tasks_do(flights, run, received):
     flights.create_branch("dev")
     change(flights, "dev", b"1")
     run(commit())
@@ -88,7 +83,7 @@ def test_a_server_receives_what_tasks_do(flights: Repository, run: Any, received
     assert received() == {"lakeops.commits": 1}
 
 
-def test_conflicts_and_rejections_are_counted(flights: Repository, run: Any, received: Any) -> None:
+def test_conflicts_and_rejections_are_counted(flights, run, received):
     flights.create_branch("dev")
     change(flights, "dev", b"1")
     run(commit(checks=["positive"]))
@@ -105,8 +100,8 @@ def test_conflicts_and_rejections_are_counted(flights: Repository, run: Any, rec
     assert received() == {"lakeops.conflicts": 1}
 
 
-def test_tries_that_may_pass_are_counted(flights: Repository, run: Any, received: Any, monkeypatch: Any) -> None:
-    def fails(*_: object) -> None:
+def test_tries_that_may_pass_are_counted(flights, run, received, monkeypatch):
+    def fails(*_):
         raise Transient("it does not answer", kind="catalog_unavailable")
 
     monkeypatch.setattr(LakeopsMergeOperator, "run_verb", fails)
@@ -116,7 +111,7 @@ def test_tries_that_may_pass_are_counted(flights: Repository, run: Any, received
     assert received() == {"lakeops.retries": 2}
 
 
-def test_a_sweep_tells_how_much_it_freed(lake: Lake, run: Any, received: Any) -> None:
+def test_a_sweep_tells_how_much_it_freed(lake, run, received):
     with_garbage("one")
     mark = lake.repository("one").gc.mark()
     done = run(LakeopsGcSweepOperator(task_id="sweep", repo="one", mark_id=mark.id))
@@ -124,7 +119,7 @@ def test_a_sweep_tells_how_much_it_freed(lake: Lake, run: Any, received: Any) ->
     assert received() == {"lakeops.gc.bytes_freed": done["bytes"]}
 
 
-def test_a_mirror_tells_how_far_it_is_behind(lake: Lake, flights: Repository, run: Any, received: Any) -> None:
+def test_a_mirror_tells_how_far_it_is_behind(lake, flights, run, received):
     lake.create_mirror("copy", source=lake, source_repository="flights")
     change(flights, "main", b"1")
     flights.branch("main").commit("one")
@@ -135,15 +130,15 @@ def test_a_mirror_tells_how_far_it_is_behind(lake: Lake, flights: Repository, ru
     assert told["lakeops.mirror.lag_seconds"] == main["lag_seconds"]
 
 
-def test_a_failed_check_is_told_with_its_task(flights: Repository, airflow_database: None, received: Any) -> None:
+def test_a_failed_check_is_told_with_its_task(flights, airflow_database, received):
     with sdk.DAG("told", schedule=None) as dag, WriteAuditPublish(repo="flights", message="Publish") as publish:
 
         @publish.output("data/")
-        def write(url: str) -> None:
+        def write(url):
             Path(f"{url}/part-0".removeprefix("file://")).write_text("data")
 
         @publish.check
-        def positive(ref: Any) -> list[str]:
+        def positive(ref):
             return ["amount -1"]
 
         write()
@@ -155,6 +150,6 @@ def test_a_failed_check_is_told_with_its_task(flights: Repository, airflow_datab
     }
 
 
-def test_the_documentation_has_every_metric() -> None:
+def test_the_documentation_has_every_metric():
     rows = re.findall(r"^\| `(lakeops\.[a-z_.]+)` \|", DOCS.read_text(), re.MULTILINE)
     assert rows == list(get_args(Metric))

@@ -1,27 +1,16 @@
 """Mirrors in Airflow: waiting for replication in every form, showing what arrived, and the DAG that does both."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from support.errors import has_kind
-
-from lakeops import Lake, Mirror, Repository
-from lakeops.model.errors import Transient
-
-pytest.importorskip("airflow.sdk")
-
 from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
@@ -29,8 +18,10 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
 )
 from support.dags import known
+from support.errors import raising
 from support.waiting import FAIL, FORMS, Waiting
 
+from lakeops import Lake
 from lakeops.airflow.assets import COMMITS, branch_asset
 from lakeops.airflow.operators import (
     LakeopsCreateMirrorOperator,
@@ -39,14 +30,11 @@ from lakeops.airflow.operators import (
 )
 from lakeops.airflow.sensors import LakeopsReplicationSensor
 
-pytestmark = pytest.mark.xdist_group("airflow")
-
 DAG_FILE = Path(__file__).resolve().parents[2] / "dags" / "lakeops_mirror.py"
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[Repository]:
-    """A repository in another lake."""
+def source(tmp_path):
     with Lake.open(home=tmp_path / "source", database_url=f"sqlite:///{tmp_path}/source/catalog.db") as lake:
         repo = lake.create_repository("flights")
         repo.branch("main").put("a", b"1")
@@ -56,31 +44,29 @@ def source(tmp_path: Path) -> Iterator[Repository]:
 
 
 @pytest.fixture
-def mirror(lake: Lake, source: Repository, tmp_path: Path) -> Mirror:
+def mirror(lake, source, tmp_path):
     return lake.create_mirror("flights", source=f"{tmp_path}/source#flights")
 
 
-def place(repo: Repository) -> Path:
+def place(repo):
     return Path(repo.storage_namespace.removeprefix("file://"))
 
 
-def replicate(source: Repository, mirror: Repository) -> None:
+def replicate(source, mirror):
     shutil.copytree(place(source), place(mirror), dirs_exist_ok=True)
 
 
 @pytest.fixture(params=FORMS)
-def wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Waiting]:
+def wait(request, monkeypatch):
     return lambda *meanwhile: Waiting(request.param, monkeypatch, iter(meanwhile))
 
 
-def sensor(**kwargs: Any) -> LakeopsReplicationSensor:
+def sensor(**kwargs):
     return LakeopsReplicationSensor(**{"task_id": "wait", "repo": "flights", "poke_interval": 1, **kwargs})
 
 
 @pytest.mark.parametrize("ref", [{"branch": "main"}, {"tag": "v1"}], ids=str)
-def test_the_sensor_ends_when_everything_has_arrived(
-    source: Repository, mirror: Mirror, wait: Any, ref: dict[str, str]
-) -> None:
+def test_the_sensor_ends_when_everything_has_arrived(source, mirror, wait, ref):
     mirror.discover()
     waiting = wait(lambda: None, lambda: replicate(source, mirror))
     found = waiting.end(partial(sensor, **ref))
@@ -90,7 +76,7 @@ def test_the_sensor_ends_when_everything_has_arrived(
     assert mirror.branch("main").commit_id != found["commit_id"], "nothing is promoted by waiting"
 
 
-def test_what_waits_for_nothing_is_not_waited_for(source: Repository, mirror: Mirror, wait: Any) -> None:
+def test_what_waits_for_nothing_is_not_waited_for(source, mirror, wait):
     replicate(source, mirror)
     mirror.sync()
     waiting = wait()
@@ -98,14 +84,14 @@ def test_what_waits_for_nothing_is_not_waited_for(source: Repository, mirror: Mi
     assert not waiting.waits
 
 
-def test_a_wait_in_vain_says_for_what(source: Repository, mirror: Mirror, wait: Any) -> None:
+def test_a_wait_in_vain_says_for_what(source, mirror, wait):
     mirror.discover()
     wanted = "waited 0 s in vain in lakefs://flights until everything that branch 'main' waits for has been replicated"
     with pytest.raises(AirflowSensorTimeout, match=wanted):
         wait().end(partial(sensor, branch="main"), timeout=0)
 
 
-def test_what_never_comes_is_no_green_task(source: Repository, mirror: Mirror, wait: Any, run: Any) -> None:
+def test_what_never_comes_is_no_green_task(source, mirror, wait, run):
     """A soft failure is for what is late; a task that skipped would hide that nothing arrives any more."""
     mirror.discover()
     with pytest.raises(AirflowSkipException):
@@ -121,7 +107,7 @@ def test_what_never_comes_is_no_green_task(source: Repository, mirror: Mirror, w
         run(LakeopsMirrorPromoteOperator(task_id="promote", repo="flights", branch="main"))
 
 
-def test_damage_is_no_green_task(source: Repository, mirror: Mirror, wait: Any) -> None:
+def test_damage_is_no_green_task(source, mirror, wait):
     replicate(source, mirror)
     mirror.discover()
     for file in (place(mirror) / "_lakefs" / "ranges").iterdir():
@@ -130,7 +116,7 @@ def test_damage_is_no_green_task(source: Repository, mirror: Mirror, wait: Any) 
         wait().end(partial(sensor, branch="main", soft_fail=True))
 
 
-def test_what_waiting_cannot_mend_fails_at_once(source: Repository, mirror: Mirror, lake: Lake, wait: Any) -> None:
+def test_what_waiting_cannot_mend_fails_at_once(source, mirror, lake, wait):
     replicate(source, mirror)
     mirror.discover()
     for file in (place(mirror) / "data").rglob("*"):
@@ -147,7 +133,7 @@ def test_what_waiting_cannot_mend_fails_at_once(source: Repository, mirror: Mirr
     assert FAIL
 
 
-def test_a_promotion_tells_what_changed_and_how_far_it_is(source: Repository, mirror: Mirror, run: Any) -> None:
+def test_a_promotion_tells_what_changed_and_how_far_it_is(source, mirror, run):
     discover = LakeopsMirrorDiscoverOperator(task_id="discover", repo="flights")
     assert run(discover)["waiting"] == [
         {"repo": "flights", "branch": "main", "tag": None},
@@ -171,9 +157,7 @@ def test_a_promotion_tells_what_changed_and_how_far_it_is(source: Repository, mi
     assert run(discover)["waiting"] == [{"repo": "flights", "branch": None, "tag": "v1"}]
 
 
-def test_a_source_may_be_an_airflow_connection(
-    source: Repository, mirror: Mirror, lake: Lake, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_may_be_an_airflow_connection(source, mirror, lake, run, tmp_path, monkeypatch):
     from sqlalchemy import update
 
     from lakeops.catalog.tables import MIRROR
@@ -190,13 +174,13 @@ def test_a_source_may_be_an_airflow_connection(
 
 
 @pytest.fixture
-def connected(source: Repository, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def connected(source, lake, tmp_path, monkeypatch):
     """The source's lake by a connection, and a place for its replica."""
     monkeypatch.setenv("AIRFLOW_CONN_SOURCE_LAKE", f'{{"conn_type": "lakeops", "host": "{tmp_path}/source"}}')
     return tmp_path / "replica"
 
 
-def by_operator(run: Any, place: Path) -> None:
+def by_operator(run, place):
     given = {"source": "airflow:source_lake#flights", "storage_namespace": place.as_uri(), "branches": "['ma*']"}
     create = LakeopsCreateMirrorOperator(task_id="create", repo="new", tags="*", **given)
     assert run(create) == run(create, try_number=2)
@@ -205,7 +189,7 @@ def by_operator(run: Any, place: Path) -> None:
         run(other)
 
 
-def by_airflows_command(_run: Any, place: Path) -> None:
+def by_airflows_command(_run, place):
     from airflow.cli.cli_parser import get_parser
 
     words = ["lakeops", "mirrors", "create", "new", place.as_uri(), "--source", "airflow:source_lake#flights"]
@@ -217,12 +201,12 @@ def by_airflows_command(_run: Any, place: Path) -> None:
         wrong.func(wrong)
 
 
-def by_command(_run: Any, place: Path) -> None:
+def by_command(_run, place):
     command = [sys.executable, "-m", "lakeops", "mirror", "create", "lakefs://new", place.as_uri(), "--branch", "ma*"]
     subprocess.run([*command, "--source", "airflow:source_lake#flights"], check=True)
 
 
-def by_form(_run: Any, place: Path) -> None:
+def by_form(_run, place):
     from lakeops.airflow.dags import create_mirror_dag
 
     dag = known(create_mirror_dag("create_mirror"))
@@ -233,14 +217,8 @@ def by_form(_run: Any, place: Path) -> None:
 @pytest.mark.needs_airflow("3.2")
 @pytest.mark.parametrize("create", [by_operator, by_airflows_command, by_command, by_form])
 def test_a_mirror_of_a_connections_repository_can_be_created(
-    source: Repository,
-    connected: Path,
-    lake: Lake,
-    run: Any,
-    create: Any,
-    airflow_database: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    source, connected, lake, run, create, airflow_database, monkeypatch
+):
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
     create(run, connected)
     mirror = lake.mirror("new")
@@ -251,11 +229,7 @@ def test_a_mirror_of_a_connections_repository_can_be_created(
 
 
 # --- when there is something to do -------------------------------------------------------------------------------
-
-
-def test_a_mirror_has_something_to_do_until_it_shows_what_its_source_shows(
-    source: Repository, mirror: Mirror, tmp_path: Path
-) -> None:
+def test_a_mirror_has_something_to_do_until_it_shows_what_its_source_shows(source, mirror, tmp_path):
     assert mirror.due(), "it has never looked"
     mirror.sync()
     assert mirror.due(), "nothing has arrived"
@@ -274,15 +248,15 @@ def test_a_mirror_has_something_to_do_until_it_shows_what_its_source_shows(
     mirror.sync()
     assert not mirror.due()
     (tmp_path / "source").rename(tmp_path / "away")
-    with pytest.raises(Transient, check=has_kind("catalog_unavailable")):
+    with raising("catalog_unavailable"):
         mirror.due()
-    with pytest.raises(Transient, check=has_kind("catalog_unavailable")):
+    with raising("catalog_unavailable"):
         mirror.sync()
     (tmp_path / "away").rename(tmp_path / "source")
     assert mirror.due(), "the last pass failed"
 
 
-def test_looking_records_that_the_source_was_seen(source: Repository, mirror: Mirror, lake: Lake) -> None:
+def test_looking_records_that_the_source_was_seen(source, mirror, lake):
     replicate(source, mirror)
     mirror.sync()
     with mirror._ctx.catalog.database.engine.begin() as conn:  # type: ignore[attr-defined]
@@ -291,9 +265,7 @@ def test_looking_records_that_the_source_was_seen(source: Repository, mirror: Mi
     assert mirror.configuration.last_sync > 7
 
 
-def test_the_trigger_fires_for_mirrors_that_have_something_to_do(
-    source: Repository, mirror: Mirror, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_trigger_fires_for_mirrors_that_have_something_to_do(source, mirror, lake, tmp_path, monkeypatch):
     from airflow.sdk.module_loading import import_string
 
     from lakeops.airflow import triggers
@@ -306,7 +278,7 @@ def test_the_trigger_fires_for_mirrors_that_have_something_to_do(
     met = triggers.MirrorsDue.met
     monkeypatch.setattr(triggers.MirrorsDue, "met", lambda self, lake: [asked.append(1), met(self, lake)][1])
 
-    async def test() -> None:
+    async def test():
         path, kwargs = triggers.LakeopsMirrorTrigger(poll_interval=0.001, rest=0.003).serialize()
         async with aclosing(import_string(path)(**kwargs).run()) as events, asyncio.timeout(120):
             assert (await anext(events)).payload == {"mirrors": ["flights"]}
@@ -330,10 +302,8 @@ def test_the_trigger_fires_for_mirrors_that_have_something_to_do(
 
 
 # --- the DAG -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def lakeops_mirror(airflow_database: None) -> Any:
+def lakeops_mirror(airflow_database):
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
     bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")
@@ -342,14 +312,14 @@ def lakeops_mirror(airflow_database: None) -> Any:
     return bag.dags["lakeops_mirror"]
 
 
-def states(run: Any) -> dict[str, list[str]]:
+def states(run):
     found: dict[str, list[str]] = {}
     for task in sorted(run.get_task_instances(), key=lambda task: task.map_index):
         found.setdefault(task.task_id.removeprefix("follow."), []).append(str(task.state))
     return found
 
 
-def test_a_run_shows_what_has_arrived(source: Repository, mirror: Mirror, lakeops_mirror: Any) -> None:
+def test_a_run_shows_what_has_arrived(source, mirror, lakeops_mirror):
     replicate(source, mirror)
     run = lakeops_mirror.test()
     assert str(run.state) == "success"
@@ -367,8 +337,8 @@ def test_a_run_shows_what_has_arrived(source: Repository, mirror: Mirror, lakeop
 
 
 def test_a_mirror_that_cannot_be_seen_fails_the_run_and_holds_no_other_up(
-    source: Repository, mirror: Mirror, lake: Lake, lakeops_mirror: Any, tmp_path: Path
-) -> None:
+    source, mirror, lake, lakeops_mirror, tmp_path
+):
     replicate(source, mirror)
     with Lake.open(home=tmp_path / "gone", database_url=f"sqlite:///{tmp_path}/gone/catalog.db") as gone:
         gone.create_repository("lost")
@@ -382,15 +352,13 @@ def test_a_mirror_that_cannot_be_seen_fails_the_run_and_holds_no_other_up(
     assert mirror.branch("main").commit_id == source.branch("main").commit_id
 
 
-def test_a_run_works_on_the_mirrors_that_have_something_to_do(
-    source: Repository, mirror: Mirror, lake: Lake, tmp_path: Path
-) -> None:
+def test_a_run_works_on_the_mirrors_that_have_something_to_do(source, mirror, lake, tmp_path):
     from lakeops.airflow.dags.upkeep import mirrors
 
     lake.create_mirror("other", source=f"{tmp_path}/source#flights")
     form = {"connection": "lakeops_default", "mirror": None}
 
-    def event(*names: str) -> Any:
+    def event(*names):
         return SimpleNamespace(extra={"from_trigger": True, "payload": {"mirrors": list(names)}})
 
     chosen = mirrors.function
@@ -399,7 +367,7 @@ def test_a_run_works_on_the_mirrors_that_have_something_to_do(
     assert chosen({**form, "mirror": "flights"}) == ["flights"]
 
 
-def test_the_dag_costs_nothing_while_there_is_nothing_to_do() -> None:
+def test_the_dag_costs_nothing_while_there_is_nothing_to_do():
     from lakeops.airflow.dags import mirror_dag
 
     (asset,) = list(mirror_dag(connection="far").schedule)

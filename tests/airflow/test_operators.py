@@ -1,16 +1,13 @@
 """Operators: each verb once, however often its task runs, is killed or is cleared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.airflow_tasks import kill_at
 from support.scenes import open_faulty
 
-from lakeops import Repository, Settings
+from lakeops import Settings
 from lakeops.model.errors import BranchMoved, InvalidInput
 from lakeops.testing import Faults
 
@@ -26,39 +23,34 @@ from lakeops.airflow.operators import (  # noqa: E402
     LakeopsDeleteBranchOperator,
     LakeopsMergeOperator,
     LakeopsMoveTagOperator,
-    LakeopsOperator,
 )
-
-pytestmark = pytest.mark.xdist_group("airflow")
 
 Messages = Callable[[str], list[str]]
 Run = Callable[..., dict[str, Any]]
 
 
-def create(**kwargs: Any) -> LakeopsOperator:
+def create(**kwargs):
     return LakeopsCreateBranchOperator(**{"task_id": "create", "repo": "flights", "branch": "dev", **kwargs})
 
 
-def commit(**kwargs: Any) -> LakeopsOperator:
+def commit(**kwargs):
     return LakeopsCommitOperator(
         **{"task_id": "commit", "repo": "flights", "branch": "dev", "message": "load", **kwargs}
     )
 
 
-def merge(**kwargs: Any) -> LakeopsOperator:
+def merge(**kwargs):
     return LakeopsMergeOperator(
         **{"task_id": "merge", "repo": "flights", "source": "dev", "message": "publish", **kwargs}
     )
 
 
-def delete(**kwargs: Any) -> LakeopsOperator:
+def delete(**kwargs):
     return LakeopsDeleteBranchOperator(**{"task_id": "drop", "repo": "flights", "branch": "dev", **kwargs})
 
 
 # --- run twice ---------------------------------------------------------------------------------------------------
-
-
-def test_each_operator_run_twice_works_once(flights: Repository, run: Run, first_parents: Messages) -> None:
+def test_each_operator_run_twice_works_once(flights, run, first_parents):
     assert run(create()) == run(create()) == {"id": "dev", "commit_id": flights.ref("main").commit_id}
     flights.branch("dev").put("a", b"1")
     made = run(commit(metadata={"rows": "1"}))
@@ -77,7 +69,7 @@ def test_each_operator_run_twice_works_once(flights: Repository, run: Run, first
     assert flights.ref("main").read("a") == b"1"
 
 
-def test_a_tag_that_was_moved_is_moved_once_although_its_ref_went_on(flights: Repository, run: Run) -> None:
+def test_a_tag_that_was_moved_is_moved_once_although_its_ref_went_on(flights, run):
     old = flights.create_tag("latest", "main").commit_id
     flights.branch("main").put("a", b"1")
     new = flights.branch("main").commit("a").id
@@ -87,13 +79,11 @@ def test_a_tag_that_was_moved_is_moved_once_although_its_ref_went_on(flights: Re
     assert run(move, try_number=2) == {"id": "latest", "commit_id": new}
 
 
-def test_a_branch_that_gets_something_at_the_last_moment_stays(
-    flights: Repository, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_branch_that_gets_something_at_the_last_moment_stays(flights, run, monkeypatch):
     run(create())
     inner = idempotent.unpublished
 
-    def unpublished(*args: Any) -> str | None:
+    def unpublished(*args):
         found = inner(*args)
         if found is None:
             flights.branch("dev").put("late", b"acknowledged")
@@ -104,7 +94,7 @@ def test_a_branch_that_gets_something_at_the_last_moment_stays(
     assert flights.branch("dev").read("late") == b"acknowledged"
 
 
-def test_a_commit_says_which_task_made_it(flights: Repository, run: Run) -> None:
+def test_a_commit_says_which_task_made_it(flights, run):
     flights.create_branch("dev").put("a", b"1")
     made = run(commit(metadata={"rows": 1, "airflow_run_id": "forged"}), try_number=3, map_index=7)
     assert made == flights.branch("dev").head.to_json()
@@ -120,7 +110,7 @@ def test_a_commit_says_which_task_made_it(flights: Repository, run: Run) -> None
     }
 
 
-def test_mapped_tasks_and_other_runs_have_keys_of_their_own(flights: Repository, run: Run, other_run: Run) -> None:
+def test_mapped_tasks_and_other_runs_have_keys_of_their_own(flights, run, other_run):
     branch = flights.create_branch("dev")
     made = set()
     for number, (runner, index) in enumerate([(run, -1), (run, 0), (run, 1), (other_run, 1)]):
@@ -130,12 +120,8 @@ def test_mapped_tasks_and_other_runs_have_keys_of_their_own(flights: Repository,
 
 
 # --- killed ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_commit_killed_anywhere_and_run_again_is_one_commit(
-    home: Any, flights: Repository, run: Run, first_parents: Messages, when: str
-) -> None:
+def test_a_commit_killed_anywhere_and_run_again_is_one_commit(home, flights, run, first_parents, when):
     flights.create_branch("dev")
     killed = 0
     for effect in range(1, 50):
@@ -154,9 +140,7 @@ def test_a_commit_killed_anywhere_and_run_again_is_one_commit(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_merge_killed_anywhere_and_run_again_is_one_merge(
-    home: Any, flights: Repository, run: Run, first_parents: Messages, when: str
-) -> None:
+def test_a_merge_killed_anywhere_and_run_again_is_one_merge(home, flights, run, first_parents, when):
     killed = 0
     for effect in range(1, 50):
         task = f"merge-{effect}"
@@ -175,9 +159,7 @@ def test_a_merge_killed_anywhere_and_run_again_is_one_merge(
 
 
 # --- cleared -----------------------------------------------------------------------------------------------------
-
-
-def _publish(flights: Repository, run: Run, data: bytes, try_number: int) -> tuple[str, str | None]:
+def _publish(flights, run, data, try_number):
     run(create(), try_number=try_number)
     flights.branch("dev").put("a", data)
     made = run(commit(), try_number=try_number)
@@ -186,16 +168,14 @@ def _publish(flights: Repository, run: Run, data: bytes, try_number: int) -> tup
     return made["id"], merged["reference"]
 
 
-def test_a_cleared_run_with_the_same_data_publishes_nothing_twice(
-    flights: Repository, run: Run, first_parents: Messages
-) -> None:
+def test_a_cleared_run_with_the_same_data_publishes_nothing_twice(flights, run, first_parents):
     first = _publish(flights, run, b"1", 1)
     assert _publish(flights, run, b"1", 2) == first
     assert first_parents("main") == ["publish"]
     assert [branch.id for branch in flights.branches()] == ["main"]
 
 
-def test_a_cleared_run_with_new_data_publishes_it_once(flights: Repository, run: Run, first_parents: Messages) -> None:
+def test_a_cleared_run_with_new_data_publishes_it_once(flights, run, first_parents):
     first = _publish(flights, run, b"1", 1)
     second = _publish(flights, run, b"2", 2)
     assert _publish(flights, run, b"2", 3) == second != first
@@ -203,7 +183,7 @@ def test_a_cleared_run_with_new_data_publishes_it_once(flights: Repository, run:
     assert flights.ref("main").read("a") == b"2"
 
 
-def test_a_branch_deleted_before_its_merge_is_built_again(flights: Repository, run: Run) -> None:
+def test_a_branch_deleted_before_its_merge_is_built_again(flights, run):
     """The key of the commit that was lost with the branch must not stand for the new one."""
     run(create())
     flights.branch("dev").put("a", b"1")
@@ -213,15 +193,13 @@ def test_a_branch_deleted_before_its_merge_is_built_again(flights: Repository, r
     assert flights.ref("main").read("a") == b"1"
 
 
-def test_a_merge_whose_source_is_gone_is_found_again(flights: Repository, run: Run) -> None:
+def test_a_merge_whose_source_is_gone_is_found_again(flights, run):
     _, merged = _publish(flights, run, b"1", 1)
     assert run(merge(), try_number=2)["reference"] == merged
 
 
 # --- creating and deleting branches ------------------------------------------------------------------------------
-
-
-def test_a_branch_with_somebody_elses_commits_is_not_taken(flights: Repository, run: Run, other_run: Run) -> None:
+def test_a_branch_with_somebody_elses_commits_is_not_taken(flights, run, other_run):
     run(create())
     flights.branch("dev").put("a", b"1")
     made = run(commit())
@@ -231,14 +209,14 @@ def test_a_branch_with_somebody_elses_commits_is_not_taken(flights: Repository, 
     assert other_run(create(exist_ok=True))["commit_id"] == made["id"]
 
 
-def test_a_name_that_a_tag_has_is_refused(flights: Repository, run: Run) -> None:
+def test_a_name_that_a_tag_has_is_refused(flights, run):
     flights.create_tag("dev", "main")
     for exist_ok in (False, True):
         with pytest.raises(AirflowFailException, match=r"already_exists: tag 'dev' exists already"):
             run(create(exist_ok=exist_ok))
 
 
-def test_a_branch_that_lags_behind_its_source_is_taken(flights: Repository, run: Run) -> None:
+def test_a_branch_that_lags_behind_its_source_is_taken(flights, run):
     head = run(create())["commit_id"]
     flights.branch("main").put("b", b"1")
     flights.branch("main").commit("meanwhile")
@@ -246,7 +224,7 @@ def test_a_branch_that_lags_behind_its_source_is_taken(flights: Repository, run:
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_branch_with_unpublished_work_stays(flights: Repository, run: Run, committed: bool) -> None:
+def test_a_branch_with_unpublished_work_stays(flights, run, committed):
     branch = flights.create_branch("dev")
     branch.put("a", b"1")
     if committed:
@@ -256,16 +234,14 @@ def test_a_branch_with_unpublished_work_stays(flights: Repository, run: Run, com
     assert run(delete())["deleted"]
 
 
-def test_the_default_branch_is_not_deleted(flights: Repository, run: Run) -> None:
+def test_the_default_branch_is_not_deleted(flights, run):
     with pytest.raises(AirflowFailException, match="default_branch"):
         run(delete(branch="main"))
     assert flights.branch("main").id == "main"
 
 
 # --- nothing to commit -------------------------------------------------------------------------------------------
-
-
-def test_what_happens_when_there_is_nothing_to_commit(flights: Repository, run: Run) -> None:
+def test_what_happens_when_there_is_nothing_to_commit(flights, run):
     head = flights.create_branch("dev").commit_id
     assert run(commit())["id"] == head
     with pytest.raises(AirflowSkipException):
@@ -279,15 +255,13 @@ def test_what_happens_when_there_is_nothing_to_commit(flights: Repository, run: 
     assert flights.branch("dev").commit_id == empty["id"]
 
 
-def test_an_unknown_way_to_treat_nothing_is_refused_when_the_dag_is_read() -> None:
+def test_an_unknown_way_to_treat_nothing_is_refused_when_the_dag_is_read():
     with pytest.raises(InvalidInput, match="on_empty is one of succeed, skip, fail, commit"):
         commit(on_empty="ignore")
 
 
 # --- errors ------------------------------------------------------------------------------------------------------
-
-
-def test_a_conflict_fails_without_retry_and_lists_every_path(flights: Repository, run: Run) -> None:
+def test_a_conflict_fails_without_retry_and_lists_every_path(flights, run):
     paths = [f"day={number:02}" for number in range(20)]
     for branch in ("dev", "main"):
         if branch != "main":
@@ -304,7 +278,7 @@ def test_a_conflict_fails_without_retry_and_lists_every_path(flights: Repository
     assert run(merge(strategy="source-wins"))["summary"] == {"added": 0, "removed": 0, "changed": 20}
 
 
-def test_bad_input_fails_without_retry(flights: Repository, run: Run) -> None:
+def test_bad_input_fails_without_retry(flights, run):
     with pytest.raises(AirflowFailException, match="invalid_name"):
         run(create(branch="no way"))
     with pytest.raises(AirflowFailException, match="ref_not_found"):
@@ -315,15 +289,13 @@ def test_bad_input_fails_without_retry(flights: Repository, run: Run) -> None:
         run(create(repo=None))
 
 
-def test_a_transient_error_is_left_to_airflows_retries(
-    flights: Repository, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transient_error_is_left_to_airflows_retries(flights, run, monkeypatch):
     flights.create_branch("dev").put("a", b"1")
     faults = Faults()
     settings = Settings.load(publish_minutes=0.001)
     monkeypatch.setattr(LakeopsHook, "get_conn", lambda _: open_faulty(settings, faults))
 
-    def moved(_: object) -> None:
+    def moved(_):
         raise BranchMoved("branch 'dev' moved at every try")
 
     faults.hook("publish", at=None, when="before", action=moved)
@@ -332,9 +304,7 @@ def test_a_transient_error_is_left_to_airflows_retries(
 
 
 # --- what a failed task shows ------------------------------------------------------------------------------------
-
-
-def test_a_users_mistake_is_one_error_and_names_the_lake(flights: Repository, home: Path, run: Run) -> None:
+def test_a_users_mistake_is_one_error_and_names_the_lake(flights, home, run):
     task = LakeopsMergeOperator(task_id="merge", repo="flights", source="gone")
     with pytest.raises(AirflowFailException, match=r"ref_not_found.*'gone'") as failed:
         run(task)

@@ -1,27 +1,22 @@
-"""What pages show of Airflow is run as they print it: commands by Airflow's own parser, DAGs by ``dag.test``."""
-
-from __future__ import annotations
+"""Tests run what pages show of Airflow as it is printed: commands by Airflow's own parser, DAGs by ``dag.test``."""
 
 import os
 import shlex
-from typing import Any
 
 import pandas as pd
 import pytest
 
-from lakeops import Lake, Repository
 from lakeops.fs import LakeopsFileSystem
 
 sdk = pytest.importorskip("airflow.sdk")
 
 from airflow.providers.standard.operators.bash import BashOperator  # noqa: E402
 from support.dags import known, states  # noqa: E402
-from support.doc_pages import Block, blocks  # noqa: E402
+from support.doc_pages import blocks  # noqa: E402
 
 from lakeops.airflow.publish import WriteAuditPublish  # noqa: E402
 
 pytestmark = [
-    pytest.mark.xdist_group("airflow"),
     pytest.mark.usefixtures("airflow_database"),
     pytest.mark.needs_airflow("3.3"),
     pytest.mark.filterwarnings("ignore:UPath 'lakefs' filesystem not explicitly implemented:UserWarning"),
@@ -47,28 +42,27 @@ BLOCKS = {
 """The blocks of the lane, each by its page and how it begins."""
 
 
-def shown(name: str) -> Block:
-    """A block by its name here."""
+def shown(name):
     page, start = BLOCKS[name]
     (found,) = (block for block in blocks(page, "airflow") if block.text.startswith(start))
     return found
 
 
-def test_these_are_all_blocks_of_the_lane() -> None:
+def test_these_are_all_blocks_of_the_lane():
     pages = {page for page, _ in BLOCKS.values()}
     assert sum(len(blocks(page, "airflow")) for page in pages) == len({shown(name).text for name in BLOCKS})
 
 
-def run(block: Block, **names: Any) -> dict[str, Any]:
+def run(block, **names):
     """The names that a block of Python leaves."""
     exec(compile(block.text, "<page>", "exec"), names)
     return names
 
 
-def test_the_block_publishes(flights: Repository) -> None:
+def test_the_block_publishes(flights):
     days: list[str] = []
 
-    def read(day: str) -> pd.DataFrame:
+    def read(day):
         days.append(day)
         return pd.DataFrame({"id": [1]})
 
@@ -79,7 +73,7 @@ def test_the_block_publishes(flights: Repository) -> None:
     assert path == f"flights/day={days[0]}/part-0.parquet"
 
 
-def test_dags_are_built(flights: Repository) -> None:
+def test_dags_are_built(flights):
     with sdk.DAG("page_built", schedule=None) as dag, WriteAuditPublish(repo="flights", message="x") as publish:
         found = run(shown("writers"), publish=publish, BashOperator=BashOperator)
         found["flights"]()
@@ -101,7 +95,7 @@ def test_dags_are_built(flights: Repository) -> None:
     assert readme["publish"].branch
 
 
-def test_files_and_the_hook(lake: Lake, flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_the_hook(lake, flights, monkeypatch):
     for name in ("PRODUCTION", "LAKEOPS_DEFAULT"):
         monkeypatch.setenv(
             f"AIRFLOW_CONN_{name}", f'{{"conn_type": "lakeops", "host": "{os.environ["LAKEOPS_HOME"]}"}}'
@@ -118,7 +112,7 @@ def test_files_and_the_hook(lake: Lake, flights: Repository, monkeypatch: pytest
     assert run(shown("paths"))["text"] == "id\n"
 
 
-def test_commands(flights: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands(flights, monkeypatch, capsys):
     from airflow.cli.cli_parser import get_parser
     from airflow.models import Pool
 

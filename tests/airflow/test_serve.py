@@ -1,11 +1,8 @@
 """How Airflow is started and asked on a machine that is busy with other things."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -22,23 +19,23 @@ from serve import PARTS, ServeError, Server  # noqa: E402
 class Process:
     """A part that was started, or has ended."""
 
-    def __init__(self, code: int | None = None) -> None:
+    def __init__(self, code=None):
         self.pid = 0
         self.code = code
 
-    def poll(self) -> int | None:
+    def poll(self):
         return self.code
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def launched(monkeypatch):
     """The parts that were started, in order; every look finds one more healthy."""
     found: list[str] = []
     monkeypatch.setattr(Server, "_migrate", lambda self, env: None)
     monkeypatch.setattr(Server, "stop", lambda self: None)
     monkeypatch.setattr(serve.time, "sleep", lambda seconds: None)
 
-    def launch(self: Server, name: str, command: list[str], env: dict[str, str]) -> Any:
+    def launch(self, name, command, env):
         assert not found or "api-server" in self._healthy(), f"{name} starts before anything listens"
         found.append(name)
         return Process()
@@ -47,13 +44,11 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_the_web_server_listens_before_anything_calls_it(
-    launched: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_web_server_listens_before_anything_calls_it(launched, tmp_path, monkeypatch):
     looks = iter(range(100))
     healthy: set[str] = set()
 
-    def look(self: Server) -> set[str]:
+    def look(self):
         if next(looks) % 3 == 2:
             healthy.update(launched[: len(healthy) + 1])
         return set(healthy)
@@ -66,7 +61,7 @@ def test_the_web_server_listens_before_anything_calls_it(
     assert told[1:] == ["waiting for api-server", "waiting for api-server, dag-processor, scheduler, triggerer"]
 
 
-def test_what_is_still_waited_for_is_told(launched: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_still_waited_for_is_told(launched, tmp_path, monkeypatch):
     seconds = iter(range(0, 100_000, 20))
     monkeypatch.setattr(serve.time, "monotonic", lambda: float(next(seconds)))
     monkeypatch.setattr(Server, "_healthy", lambda self: {"api-server", "scheduler"} & set(launched))
@@ -76,11 +71,11 @@ def test_what_is_still_waited_for_is_told(launched: list[str], tmp_path: Path, m
     assert "still waiting for dag-processor, triggerer, after 40 s" in told
 
 
-def test_a_call_that_is_not_answered_in_time_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_is_not_answered_in_time_is_tried_again(monkeypatch):
     monkeypatch.setattr(rest_module.time, "sleep", lambda seconds: None)
     calls: list[tuple[str, str]] = []
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request):
         calls.append((request.method, request.url.path))
         if len(calls) % 3 == 1:
             raise httpx.ReadTimeout("busy", request=request)

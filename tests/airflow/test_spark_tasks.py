@@ -1,30 +1,24 @@
 """Operators on Spark: killed while Spark is at work they leave no process and no commit, and the next try commits."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from services.spark import QUICK_JVM, TESTS, Cluster, cluster, until
-from support.errors import has_kind
+from services.spark import QUICK_JVM, TESTS, cluster, until
+from support.errors import raising
 
-from lakeops import Lake, Repository, Split
+from lakeops import Split
 
-pytest.importorskip("airflow.sdk")
-
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("airflow"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def repo(lake: Lake) -> Repository:
+def repo(lake):
     """Uncommitted changes to what is committed already, so that there are ranges to rewrite."""
     repo = lake.create_repository("repo", split=Split(2, 4, 8))
     main = repo.branch("main")
@@ -37,7 +31,7 @@ def repo(lake: Lake) -> Repository:
 
 
 @pytest.fixture
-def two_workers(tmp_path: Path) -> Iterator[Cluster]:
+def two_workers(tmp_path):
     folder = tmp_path / "cluster"
     folder.mkdir()
     with cluster(folder) as running:
@@ -47,7 +41,7 @@ def two_workers(tmp_path: Path) -> Iterator[Cluster]:
 class Task:
     """Runs ``support.spark_task`` with a connection to an engine."""
 
-    def __init__(self, home: Path, place: Path, **engine: str) -> None:
+    def __init__(self, home, place, **engine):
         path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         self._environment = os.environ | {
             "AIRFLOW_CONN_MINE": json.dumps({"conn_type": "lakeops", "host": str(home), "extra": engine}),
@@ -56,7 +50,7 @@ class Task:
             "TMPDIR": str(place),
         }
 
-    def start(self, how: str) -> subprocess.Popen[str]:
+    def start(self, how):
         return subprocess.Popen(
             [sys.executable, "-m", "support.spark_task", how],
             env=self._environment,
@@ -65,7 +59,7 @@ class Task:
             text=True,
         )
 
-    def run(self) -> str:
+    def run(self):
         """The id of the commit."""
         with self.start("free") as running:
             out, err = running.communicate(timeout=180)
@@ -73,13 +67,13 @@ class Task:
         return out.split()[-1]
 
 
-def kill_at_work(task: Task, repo: Repository, number: signal.Signals) -> str:
+def kill_at_work(task, repo, number):
     """Kill a task while Spark works for it; returns what it wrote to stderr, once it and what it started is gone."""
     folder = Path(repo.storage_namespace.removeprefix("file://"))
     with task.start("held") as running:
         try:
 
-            def began() -> bool:
+            def began():
                 assert running.poll() is None, running.communicate()[1]
                 return any(folder.glob("began-*"))
 
@@ -97,11 +91,11 @@ def kill_at_work(task: Task, repo: Repository, number: signal.Signals) -> str:
     return err
 
 
-def messages(repo: Repository) -> list[str]:
+def messages(repo):
     return [commit.message for commit in repo.log("main", first_parent=True)][:-1]
 
 
-def test_a_task_that_is_asked_to_stop_takes_spark_along(home: Path, repo: Repository, tmp_path: Path) -> None:
+def test_a_task_that_is_asked_to_stop_takes_spark_along(home, repo, tmp_path):
     said = kill_at_work(Task(home, tmp_path, engine="spark", spark_master="local[1]"), repo, signal.SIGTERM)
     assert "task 'commit' was killed" in said
     assert messages(repo) == ["first"]
@@ -111,9 +105,7 @@ def test_a_task_that_is_asked_to_stop_takes_spark_along(home: Path, repo: Reposi
 
 
 @pytest.mark.slow
-def test_a_task_that_is_lost_on_a_cluster_starts_over_there(
-    home: Path, repo: Repository, tmp_path: Path, two_workers: Cluster
-) -> None:
+def test_a_task_that_is_lost_on_a_cluster_starts_over_there(home, repo, tmp_path, two_workers):
     task = Task(home, tmp_path, engine="spark", spark_master=two_workers.url)
     kill_at_work(task, repo, signal.SIGKILL)
     assert messages(repo) == ["first"]
@@ -123,14 +115,11 @@ def test_a_task_that_is_lost_on_a_cluster_starts_over_there(
     assert task.run() == made == repo.branch("main").commit_id, "cleared: the same commit, without Spark"
 
 
-def test_a_master_that_is_not_there_is_left_to_the_retries(
-    home: Path, repo: Repository, run: Any, monkeypatch: Any
-) -> None:
+def test_a_master_that_is_not_there_is_left_to_the_retries(home, repo, run, monkeypatch):
     from lakeops.airflow.operators import LakeopsCommitOperator
-    from lakeops.model.errors import Transient
 
     extra = {"engine": "spark", "spark_master": "spark://127.0.0.1:1"}
     monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "lakeops", "host": str(home), "extra": extra}))
-    with pytest.raises(Transient, match="no Spark master answers", check=has_kind("engine_unavailable")):
+    with raising("engine_unavailable", "no Spark master answers"):
         run(LakeopsCommitOperator(task_id="t", repo="repo", branch="main", message="m", lakeops_conn_id="mine"))
     assert messages(repo) == ["first"]

@@ -1,15 +1,9 @@
-"""What tasks share: arguments that are declared once, and how often a task asks the catalog."""
-
-from __future__ import annotations
+"""Tests of the base of tasks: arguments are declared once, and a task asks the catalog as often as it must."""
 
 import inspect
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
-
-from lakeops import Repository
 
 sdk = pytest.importorskip("airflow.sdk")
 
@@ -25,13 +19,9 @@ from lakeops.airflow.task import LakeopsTask  # noqa: E402
 from lakeops.catalog.sqlite import Sqlite  # noqa: E402
 from lakeops.model.errors import InvalidInput  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("airflow")
-
 
 # --- arguments ---------------------------------------------------------------------------------------------------
-
-
-def test_the_signature_shows_every_argument_and_its_default() -> None:
+def test_the_signature_shows_every_argument_and_its_default():
     shown = {
         name: parameter.default
         for kind in reversed(LakeopsCommitOperator.__mro__)
@@ -59,14 +49,12 @@ def test_the_signature_shows_every_argument_and_its_default() -> None:
         (LakeopsApprovalOperator, {}, "missing keyword argument 'source'"),
     ],
 )
-def test_a_call_that_cannot_be_right_is_refused_when_the_dag_is_read(
-    kind: Any, arguments: dict[str, Any], message: str
-) -> None:
+def test_a_call_that_cannot_be_right_is_refused_when_the_dag_is_read(kind, arguments, message):
     with pytest.raises(TypeError, match=message):
         kind(task_id="task", **arguments)
 
 
-def test_default_arguments_of_a_dag_count_for_every_kind_of_task() -> None:
+def test_default_arguments_of_a_dag_count_for_every_kind_of_task():
     with sdk.DAG("defaults", schedule=None, default_args={"repo": "flights", "branch": "dev", "retries": 4}):
         tasks = [
             LakeopsCommitOperator(task_id="commit", message="m"),
@@ -79,11 +67,11 @@ def test_default_arguments_of_a_dag_count_for_every_kind_of_task() -> None:
     assert {task.retries for task in tasks} == {4}
 
 
-def test_a_class_of_ones_own_adds_arguments_as_any_operator_does() -> None:
+def test_a_class_of_ones_own_adds_arguments_as_any_operator_does():
     class Loud(LakeopsMergeOperator):
         template_fields = (*LakeopsMergeOperator.template_fields, "word")
 
-        def __init__(self, *, word: str, times: int = 2, message: str | None = "{{ ds }}", **kwargs: Any) -> None:
+        def __init__(self, *, word, times=2, message="{{ ds }}", **kwargs):
             super().__init__(message=message, **kwargs)
             self.word = word
             self.times = times
@@ -98,7 +86,7 @@ def test_a_class_of_ones_own_adds_arguments_as_any_operator_does() -> None:
         task.check_values()
 
     class Grown(LakeopsCreateBranchOperator):
-        def __init__(self, *, day: str, **kwargs: Any) -> None:
+        def __init__(self, *, day, **kwargs):
             super().__init__(branch=f"day-{day}", **kwargs)
             self.day = day
 
@@ -108,15 +96,13 @@ def test_a_class_of_ones_own_adds_arguments_as_any_operator_does() -> None:
 
 
 # --- trips to the catalog ----------------------------------------------------------------------------------------
-
-
 @contextmanager
-def transactions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+def transactions(monkeypatch):
     """Collects the transactions of a block: for each, whether it may write."""
     seen: list[bool] = []
     begin = Sqlite.begin
 
-    def counted(self: Sqlite, conn: Any, *, write: bool) -> None:
+    def counted(self, conn, *, write):
         seen.append(write)
         begin(self, conn, write=write)
 
@@ -125,9 +111,7 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         yield seen
 
 
-def test_a_commit_task_asks_little_beside_the_commit(
-    flights: Repository, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_task_asks_little_beside_the_commit(flights, run, monkeypatch):
     branch = flights.create_branch("dev")
     branch.put("a", b"1")
     with transactions(monkeypatch) as core:

@@ -1,7 +1,5 @@
 """Whoever tells a person or a program what a merge would do tells what it then does, on repositories of many ranges."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable
@@ -9,22 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from lakeops import Lake, Repository, Split
-from lakeops.web.page import Site
-from lakeops.web.pages import Pages
-
-pytest.importorskip("airflow.sdk")
-
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from lakeops import Repository, Split
 from lakeops.airflow.approval import LakeopsApprovalOperator
 from lakeops.airflow.compat import TaskAwaitingInput
 from lakeops.airflow.operators import LakeopsDiffOperator
 from lakeops.airflow.previews import preview
+from lakeops.web.page import Site
+from lakeops.web.pages import Pages
 
 pytestmark = [
-    pytest.mark.xdist_group("airflow"),
     # With the usual split all is in one range, where less can go wrong.
     pytest.mark.parametrize(
         "split", [Split(1, 1, 2), pytest.param(Split(), marks=pytest.mark.slow)], ids=str, indirect=True
@@ -38,7 +31,7 @@ CONTEXT: Any = {
 }
 
 
-def write(flights: Repository, branch: str, files: dict[str, str | None]) -> str:
+def write(flights, branch, files):
     handle = flights.branch(branch)
     with handle.batch() as batch:
         for path, text in files.items():
@@ -50,22 +43,22 @@ def write(flights: Repository, branch: str, files: dict[str, str | None]) -> str
     return handle.commit(f"on {branch}").id
 
 
-def apart(flights: Repository) -> None:
+def apart(flights):
     """The sides move in different ranges: the merge goes by reference."""
     write(flights, "dev", {f"f/new{number}": "dev" for number in range(5)})
     write(flights, "main", {"a/00": "main"})
 
 
-def close(flights: Repository) -> None:
+def close(flights):
     write(flights, "dev", {"c/01": "dev", "c/03": None, "c/031": "dev"})
     write(flights, "main", {"c/02": "main", "c/03": None})
 
 
-def ahead(flights: Repository) -> None:
+def ahead(flights):
     write(flights, "dev", {"a/00": None, "f/07": "longer", "g": "dev"})
 
 
-def crossed(flights: Repository) -> None:
+def crossed(flights):
     """Both take what the other was; then one takes back what came from the other."""
     heads = write(flights, "dev", {"e/05": "dev", "e/06": "dev"}), write(flights, "main", {"b/00": "main"})
     flights.merge(heads[0], "main")
@@ -74,7 +67,7 @@ def crossed(flights: Repository) -> None:
     write(flights, "dev", {"d/00": "dev"})
 
 
-def against(flights: Repository) -> None:
+def against(flights):
     write(flights, "dev", {"a/00": "dev", "d/00": None, "f/00": "dev"})
     write(flights, "main", {"a/00": "main", "d/00": "main"})
 
@@ -85,7 +78,7 @@ SCENES: dict[str, Callable[[Repository], None]] = {
 
 
 @pytest.fixture(params=SCENES)
-def parted(request: pytest.FixtureRequest, flights: Repository) -> Repository:
+def parted(request, flights):
     write(flights, "main", {path: path for path in PATHS})
     flights.create_branch("dev")
     SCENES[request.param](flights)
@@ -93,9 +86,7 @@ def parted(request: pytest.FixtureRequest, flights: Repository) -> Repository:
 
 
 @pytest.mark.parametrize("strategy", [None, "source-wins", "dest-wins"])
-def test_every_edge_tells_what_the_merge_does(
-    parted: Repository, lake: Lake, run: Any, asked: list[dict[str, Any]], strategy: str | None
-) -> None:
+def test_every_edge_tells_what_the_merge_does(parted, lake, run, asked, strategy):
     before, dev = parted.branch("main").commit_id, parted.branch("dev").commit_id
     conflicts = [change.path for change in parted.compare("main", "dev") if change.type.value == "conflict"]
     told = list(parted.compare("main", "dev", strategy=strategy))
@@ -134,7 +125,7 @@ def test_every_edge_tells_what_the_merge_does(
     ), "it is merged"
 
 
-def test_every_edge_tells_what_a_revert_does(parted: Repository) -> None:
+def test_every_edge_tells_what_a_revert_does(parted):
     before, ref = parted.branch("main").commit_id, "main~1" if len(list(parted.log("main"))) > 2 else "main"
     given = {"repository": "flights", "branch": "main", "ref": ref, "parent_number": None}
     if len(parted.ref(ref).commit.parents) > 1:

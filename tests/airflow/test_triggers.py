@@ -1,22 +1,17 @@
 """Triggers in Airflow's own shared streams: one lake a repository, and a watcher's cursor that loses nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakeops import Lake, Repository
+from lakeops import Lake
 from lakeops.model.errors import Transient
 from lakeops.model.ids import Origin
 
-pytest.importorskip("airflow.sdk")
 pytest.importorskip("airflow.triggers.shared_stream", reason="triggers share streams since Airflow 3.3")
 
 from airflow.sdk.module_loading import import_string
@@ -26,8 +21,6 @@ from lakeops.airflow import triggers
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.triggers import CURSOR, Condition, HeadSince, LakeopsCommitTrigger, LakeopsConditionTrigger
 
-pytestmark = pytest.mark.xdist_group("airflow")
-
 DEADLINE = 120
 
 
@@ -36,10 +29,10 @@ class AssetState(dict[str, Any]):
 
     down = False
 
-    async def aget(self, key: str, default: Any = None) -> Any:
+    async def aget(self, key, default=None):
         return self.get(key, default)
 
-    async def aset(self, key: str, value: Any) -> None:
+    async def aset(self, key, value):
         if self.down:
             raise ConnectionError("the API server does not answer")
         self[key] = value
@@ -48,14 +41,14 @@ class AssetState(dict[str, Any]):
 class Triggerer:
     """As much of Airflow's triggerer as runs triggers over shared streams, and stores their events."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.manager = SharedStreamManager()
         self.events: dict[int, list[Any]] = {}
         self.unstored: list[int] = []
         self.storing = True
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, trigger: Any, state: AssetState | None = None) -> list[Any]:
+    def start(self, trigger, state=None):
         """Run a trigger; its events are added to the list that this gives."""
         path, kwargs = trigger.serialize()
         fresh = import_string(path)(**kwargs)
@@ -65,7 +58,7 @@ class Triggerer:
         self._tasks.append(asyncio.create_task(self._run(number, fresh)))
         return self.events[number]
 
-    async def _run(self, number: int, trigger: Any) -> None:
+    async def _run(self, number, trigger):
         key = trigger.shared_stream_key()
         raw = self.manager.subscribe(trigger_id=number, trigger=trigger, key=key)
         try:
@@ -79,12 +72,12 @@ class Triggerer:
         finally:
             await self.manager.unsubscribe(number, key)
 
-    def store(self) -> None:
+    def store(self):
         """Tell the streams that the events are in Airflow's database."""
         self.manager.confirm_persisted(self.unstored)
         self.unstored.clear()
 
-    async def stop(self) -> None:
+    async def stop(self):
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -94,7 +87,7 @@ class Triggerer:
 
 
 @asynccontextmanager
-async def triggerer() -> AsyncIterator[Triggerer]:
+async def triggerer():
     running = Triggerer()
     try:
         yield running
@@ -102,7 +95,7 @@ async def triggerer() -> AsyncIterator[Triggerer]:
         await running.stop()
 
 
-async def until(holds: Callable[[], object]) -> None:
+async def until(holds):
     """Return when something holds."""
     async with asyncio.timeout(DEADLINE):
         while not holds():
@@ -110,18 +103,18 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     """A thousand beats a second, and a due tick at each."""
     monkeypatch.setattr(triggers, "TICK_SECONDS", 0.001)
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[Lake]:
+def opened(monkeypatch):
     """Every lake that a trigger has opened."""
     lakes: list[Lake] = []
     get_conn = LakeopsHook.get_conn
 
-    def counted(hook: LakeopsHook) -> Lake:
+    def counted(hook):
         lakes.append(get_conn(hook))
         return lakes[-1]
 
@@ -129,30 +122,28 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Lake]:
     return lakes
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
+def run(test):
     asyncio.run(test)
 
 
-def watcher(branch: str = "main", **kwargs: Any) -> LakeopsCommitTrigger:
+def watcher(branch="main", **kwargs):
     return LakeopsCommitTrigger(repo="flights", branch=branch, asset=branch, poll_interval=0.001, **kwargs)
 
 
-def tag(name: str) -> LakeopsConditionTrigger:
+def tag(name):
     return LakeopsConditionTrigger(condition=asdict(Condition("tag", (name,))), repo="flights", poll_interval=0.001)
 
 
-def commit(repository: Repository, branch: str = "main", **metadata: str) -> str:
+def commit(repository, branch="main", **metadata):
     return repository.branch(branch).commit("load", metadata=Origin(metadata), allow_empty=True).id
 
 
 # --- one poller a repository -------------------------------------------------------------------------------------
-
-
-def test_everybody_who_waits_in_a_repository_shares_one_lake(flights: Repository, opened: list[Lake]) -> None:
+def test_everybody_who_waits_in_a_repository_shares_one_lake(flights, opened):
     flights.create_branch("dev")
     closed = []
 
-    async def test() -> None:
+    async def test():
         async with triggerer() as airflow:
             first, second = airflow.start(tag("v1")), airflow.start(tag("v2"))
             states = AssetState(), AssetState()
@@ -172,7 +163,7 @@ def test_everybody_who_waits_in_a_repository_shares_one_lake(flights: Repository
     assert closed == opened, "and it is closed when nobody is left"
 
 
-def test_an_equal_question_at_one_tick_is_asked_once(flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_equal_question_at_one_tick_is_asked_once(flights, monkeypatch):
     asked = []
     met = Condition.met
     monkeypatch.setattr(
@@ -180,7 +171,7 @@ def test_an_equal_question_at_one_tick_is_asked_once(flights: Repository, monkey
     )
     monkeypatch.setattr(triggers, "TICK_SECONDS", 1000.0)
 
-    async def test() -> None:
+    async def test():
         poller = triggers.Poller("lakeops_default", "flights")
         tick = triggers.Tick(poller, 0)
         assert await asyncio.gather(*(tick.ask(Condition("tag", ("v1",))) for _ in range(5))) == [None] * 5
@@ -191,8 +182,8 @@ def test_an_equal_question_at_one_tick_is_asked_once(flights: Repository, monkey
     assert asked == ["v1", "v1"]
 
 
-def test_a_trigger_that_is_cancelled_leaves_the_answer_to_the_others(flights: Repository) -> None:
-    async def test() -> None:
+def test_a_trigger_that_is_cancelled_leaves_the_answer_to_the_others(flights):
+    async def test():
         poller = triggers.Poller("lakeops_default", "flights")
         tick = triggers.Tick(poller, 0)
         one, other = (asyncio.create_task(tick.ask(Condition("tag", ("v1",)))) for _ in range(2))
@@ -206,7 +197,7 @@ def test_a_trigger_that_is_cancelled_leaves_the_answer_to_the_others(flights: Re
     run(test())
 
 
-def test_who_is_due_at_which_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_due_at_which_tick(monkeypatch):
     monkeypatch.setattr(triggers, "TICK_SECONDS", 1.0)
     ticks = [triggers.Tick(triggers.Poller("", ""), number) for number in range(7)]
     due = {interval: [tick._number for tick in ticks if tick.due(interval)] for interval in (0.1, 1, 2.4, 3)}
@@ -216,15 +207,13 @@ def test_who_is_due_at_which_tick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("flights")
-def test_who_waits_follows_a_connection_that_names_another_lake(
-    opened: list[Lake], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_who_waits_follows_a_connection_that_names_another_lake(opened, monkeypatch, tmp_path):
     """The old one still answers: nobody would ever see what comes to the new one."""
     monkeypatch.setattr(triggers, "RENEW_SECONDS", 0.0)
     with Lake.open(home=tmp_path / "moved") as moved:
         moved.create_repository("flights")
 
-    async def test() -> None:
+    async def test():
         async with triggerer() as airflow:
             events, state = airflow.start(tag("v1")), AssetState()
             heads = airflow.start(watcher(), state)
@@ -242,16 +231,14 @@ def test_who_waits_follows_a_connection_that_names_another_lake(
 
 
 @pytest.mark.parametrize("left", [None, '{"conn_type": "lakeops", "extra": {"hom": "/"}}', "no URI"])
-def test_a_connection_that_is_deleted_ends_a_wait_as_after_a_restart(
-    flights: Repository, monkeypatch: pytest.MonkeyPatch, home: Path, left: str | None
-) -> None:
+def test_a_connection_that_is_deleted_ends_a_wait_as_after_a_restart(flights, monkeypatch, home, left):
     monkeypatch.setattr(triggers, "RENEW_SECONDS", 0.0)
     monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "lakeops", "host": str(home)}))
     waiting = LakeopsConditionTrigger(
         condition=asdict(Condition("tag", ("v1",))), repo="flights", poll_interval=0.001, lakeops_conn_id="mine"
     )
 
-    async def life(*, deleted: bool) -> list[Any]:
+    async def life(*, deleted):
         async with triggerer() as airflow:
             events, heads = (
                 airflow.start(waiting),
@@ -273,8 +260,8 @@ def test_a_connection_that_is_deleted_ends_a_wait_as_after_a_restart(
 
 
 @pytest.mark.parametrize("every", [False, True])
-def test_a_watcher_goes_on_after_a_head_that_a_restored_catalog_does_not_know(flights: Repository, every: bool) -> None:
-    async def test() -> None:
+def test_a_watcher_goes_on_after_a_head_that_a_restored_catalog_does_not_know(flights, every):
+    async def test():
         async with triggerer() as airflow:
             heads = airflow.start(watcher(every=every), AssetState({CURSOR: "a" * 64}))
             await until(lambda: heads)
@@ -284,20 +271,18 @@ def test_a_watcher_goes_on_after_a_head_that_a_restored_catalog_does_not_know(fl
     run(test())
 
 
-def test_after_an_outage_the_connection_is_read_anew(
-    flights: Repository, opened: list[Lake], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_an_outage_the_connection_is_read_anew(flights, opened, monkeypatch):
     met = Condition.met
     outages = [Transient("down", kind="catalog_unavailable")]
 
-    def answer(self: Condition, repository: Repository) -> Any:
+    def answer(self, repository):
         if outages:
             raise outages.pop()
         return met(self, repository)
 
     monkeypatch.setattr(Condition, "met", answer)
 
-    async def test() -> None:
+    async def test():
         flights.create_tag("v1", "main")
         async with triggerer() as airflow:
             events = airflow.start(tag("v1"))
@@ -308,11 +293,11 @@ def test_after_an_outage_the_connection_is_read_anew(
     assert len(opened) == 2
 
 
-def test_a_question_that_cannot_be_answered_fails_only_who_asked(flights: Repository) -> None:
+def test_a_question_that_cannot_be_answered_fails_only_who_asked(flights):
     never = asdict(triggers.Condition("object", ("main~5", "a")))
     broken = LakeopsConditionTrigger(condition=never, repo="flights", poll_interval=0.001)
 
-    async def test() -> None:
+    async def test():
         async with triggerer() as airflow:
             failed, waiting = airflow.start(broken), airflow.start(tag("v1"))
             await until(lambda: failed)
@@ -325,13 +310,11 @@ def test_a_question_that_cannot_be_answered_fails_only_who_asked(flights: Reposi
 
 
 # --- watching a branch -------------------------------------------------------------------------------------------
-
-
-def test_a_watcher_tells_of_each_move_once_across_restarts(flights: Repository) -> None:
+def test_a_watcher_tells_of_each_move_once_across_restarts(flights):
     state = AssetState()
     start = flights.branch("main").commit_id
 
-    async def life(expected: list[str]) -> list[Any]:
+    async def life(expected):
         async with triggerer() as airflow:
             events = airflow.start(watcher(), state)
             await until(lambda: CURSOR in state)
@@ -339,7 +322,7 @@ def test_a_watcher_tells_of_each_move_once_across_restarts(flights: Repository) 
             await until(lambda: state[CURSOR] == flights.branch("main").commit_id)
             return events
 
-    async def test() -> None:
+    async def test():
         assert await life([]) == [], "what was there before the first watch is no news"
         first, second = commit(flights), commit(flights)
         (event,) = await life([second])
@@ -352,10 +335,10 @@ def test_a_watcher_tells_of_each_move_once_across_restarts(flights: Repository) 
     run(test())
 
 
-def test_an_event_that_airflow_has_not_stored_comes_again(flights: Repository) -> None:
+def test_an_event_that_airflow_has_not_stored_comes_again(flights):
     state = AssetState()
 
-    async def test() -> None:
+    async def test():
         async with triggerer() as airflow:
             airflow.start(watcher(), state)
             await until(lambda: CURSOR in state)
@@ -372,10 +355,10 @@ def test_an_event_that_airflow_has_not_stored_comes_again(flights: Repository) -
     run(test())
 
 
-def test_a_cursor_that_cannot_be_saved_stops_nobody(flights: Repository) -> None:
+def test_a_cursor_that_cannot_be_saved_stops_nobody(flights):
     state = AssetState()
 
-    async def test() -> None:
+    async def test():
         async with triggerer() as airflow:
             events, waiting = airflow.start(watcher(), state), airflow.start(tag("v1"))
             await until(lambda: CURSOR in state)
@@ -392,10 +375,10 @@ def test_a_cursor_that_cannot_be_saved_stops_nobody(flights: Repository) -> None
     run(test())
 
 
-def test_a_branch_that_appears_after_the_watch_began_is_news(flights: Repository) -> None:
+def test_a_branch_that_appears_after_the_watch_began_is_news(flights):
     state = AssetState()
 
-    async def test() -> None:
+    async def test():
         async with triggerer() as airflow:
             events = airflow.start(watcher("late"), state)
             await until(lambda: state.get(CURSOR) == "")
@@ -409,10 +392,10 @@ def test_a_branch_that_appears_after_the_watch_began_is_news(flights: Repository
     run(test())
 
 
-def test_a_repository_that_is_not_there_yet_is_waited_for(lake: Lake, opened: list[Lake]) -> None:
+def test_a_repository_that_is_not_there_yet_is_waited_for(lake, opened):
     state, looks = AssetState(), opened
 
-    async def test() -> None:
+    async def test():
         async with triggerer() as airflow:
             events = airflow.start(watcher(), state)
             await until(lambda: looks)
@@ -439,9 +422,7 @@ OURS = {"airflow_dag_id": "dag"}
         ([OURS, {}], False, True),
     ],
 )
-def test_a_watcher_tells_of_what_airflow_does_not_tell_of_itself(
-    flights: Repository, made: list[dict[str, str]], every: bool, told: bool
-) -> None:
+def test_a_watcher_tells_of_what_airflow_does_not_tell_of_itself(flights, made, every, told):
     cursor = flights.branch("main").commit_id
     for metadata in made:
         head = commit(flights, **metadata)

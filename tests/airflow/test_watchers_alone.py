@@ -1,36 +1,26 @@
 """A watcher where triggers share no stream and assets have no state, as in Airflow 3.1 and 3.2 and in ``dag.test``."""
 
-from __future__ import annotations
-
 import asyncio
-
-import pytest
-
-from lakeops import Repository
-
-pytest.importorskip("airflow.sdk")
 
 from lakeops.airflow import triggers
 from lakeops.airflow.triggers import LakeopsCommitTrigger
 
-pytestmark = pytest.mark.xdist_group("airflow")
-
 DEADLINE = 120
 
 
-def test_a_watcher_alone_tells_of_each_commit(flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watcher_alone_tells_of_each_commit(flights, monkeypatch):
     monkeypatch.setattr(triggers, "TICK_SECONDS", 0.001)
     looked = asyncio.Event()
     begin = triggers.Poller.begin
 
-    def noted(poller: triggers.Poller, question: triggers.Question[triggers.HeadSince]) -> asyncio.Task[object]:
+    def noted(poller, question):
         task = begin(poller, question)
         task.add_done_callback(lambda _: looked.set())
         return task
 
     monkeypatch.setattr(triggers.Poller, "begin", noted)
 
-    async def watch() -> list[str]:
+    async def watch():
         main = flights.branch("main")
         events = LakeopsCommitTrigger(repo="flights", branch="main", asset="main", poll_interval=0.001).run()
         told: list[str] = []

@@ -1,49 +1,37 @@
 """The plugin's pages: who may see them, what they show, and that nothing in them is anything but text."""
 
-from __future__ import annotations
-
 import html
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
-
-from lakeops import Lake, Repository
-
-pytest.importorskip("airflow.sdk")
-
 from support import damage
 from support.dags import known, known_file, states
 from support.page_addresses import ADDRESSES
 
+from lakeops import Lake
 from lakeops.airflow.compat import KNOWN
-
-pytestmark = pytest.mark.xdist_group("airflow")
 
 EVIL = "<script>alert('x')</script>\u202e&\"x"
 
 
-def user_named(name: str, role: str) -> Any:
+def user_named(name, role):
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
     return SimpleAuthManagerUser(username=name, role=role)
 
 
 @pytest.fixture
-def page(web: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def page(web, home, monkeypatch):
     """Asks for a page below ``/lakeops/mine`` as a user of a role."""
     monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "lakeops", "host": str(home)}))
 
-    def ask(
-        path: str, *, role: str | None = "admin", connection: str = "mine", cookie: bool = False, method: str = "GET"
-    ) -> Any:
+    def ask(path, *, role="admin", connection="mine", cookie=False, method="GET"):
         headers = {}
         if role is not None:
             token = web.server.state.auth_manager.generate_jwt(user_named("ada", role))
@@ -55,8 +43,8 @@ def page(web: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return ask
 
 
-def views() -> list[dict[str, Any]]:
-    """What the plugin adds to Airflow's own pages, as Airflow reads it."""
+def views():
+    """The additions of the plugin to Airflow's own pages, as Airflow reads it."""
     from airflow import plugins_manager
 
     if KNOWN < (3, 2):
@@ -68,14 +56,13 @@ def views() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def forms(airflow_database: None) -> None:
-    """The ready-made DAGs, known to Airflow."""
+def forms(airflow_database):
     for name in ("admin", "gc", "fsck"):
         known_file(Path(__file__).resolve().parents[2] / "dags" / f"lakeops_{name}.py")
 
 
 @pytest.fixture
-def history(flights: Repository) -> Repository:
+def history(flights):
     main = flights.branch("main")
     main.put(f"raw/{EVIL}", b"1")
     main.commit(f"load {EVIL}\nsecond line", {"link": "https://airflow.example/x", "evil": "javascript:alert(1)"})
@@ -87,7 +74,7 @@ def history(flights: Repository) -> Repository:
     return flights
 
 
-def paths(repo: Repository) -> list[str]:
+def paths(repo):
     return [
         "flights",
         "flights/ref/main",
@@ -97,21 +84,17 @@ def paths(repo: Repository) -> list[str]:
 
 
 # --- who ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("role", "status"), [(None, 401), ("viewer", 403), ("user", 403), ("op", 200), ("admin", 200)])
-def test_a_page_needs_the_right_to_read_its_connection(
-    history: Repository, page: Any, role: str | None, status: int
-) -> None:
+def test_a_page_needs_the_right_to_read_its_connection(history, page, role, status):
     for path in paths(history):
         assert page(path, role=role).status_code == status, path
 
 
-def test_a_browsers_session_is_enough(history: Repository, page: Any) -> None:
+def test_a_browsers_session_is_enough(history, page):
     assert page("flights", cookie=True).status_code == 200
 
 
-def test_every_route_is_closed_and_only_reads(history: Repository) -> None:
+def test_every_route_is_closed_and_only_reads(history):
     from lakeops.airflow.pages import build, require_right
     from lakeops.web.pages import ROUTES
 
@@ -125,15 +108,13 @@ def test_every_route_is_closed_and_only_reads(history: Repository) -> None:
 
 
 @pytest.fixture
-def tabled(home: Path) -> Iterator[Repository]:
+def tabled(home):
     """The repository that the table of addresses is about."""
     with Lake.open(home=home) as lake:
         yield damage.populate(lake)
 
 
-def test_every_route_asks_who_looks_and_is_answered_safely(
-    tabled: Repository, forms: None, page: Any, web: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_route_asks_who_looks_and_is_answered_safely(tabled, forms, page, web, monkeypatch):
     """Each route of the application, as each person, with each method: a new route has to join."""
     from lakeops.airflow.pages import build
     from lakeops.web.page import HEADERS
@@ -148,7 +129,7 @@ def test_every_route_asks_who_looks_and_is_answered_safely(
     manager = type(web.server.state.auth_manager)
     allowed = manager.is_authorized_connection
 
-    def noting(self: Any, *, method: str, user: Any, details: Any = None) -> bool:
+    def noting(self, *, method, user, details=None):
         asked.append((method, None if details is None else details.conn_id))
         return bool(allowed(self, method=method, user=user, details=details))
 
@@ -172,14 +153,14 @@ def test_every_route_asks_who_looks_and_is_answered_safely(
     assert after == before
 
 
-def test_looking_changes_nothing(history: Repository, page: Any) -> None:
+def test_looking_changes_nothing(history, page):
     before = history.reflog(), list(history.branch("dev").uncommitted())
     for path in paths(history):
         page(path)
     assert (history.reflog(), list(history.branch("dev").uncommitted())) == before
 
 
-def test_looking_for_a_lake_makes_none(home: Path, page: Any) -> None:
+def test_looking_for_a_lake_makes_none(home, page):
     answer = page("flights")
     assert answer.status_code == 404
     assert "there is no lake in" in answer.text
@@ -187,9 +168,7 @@ def test_looking_for_a_lake_makes_none(home: Path, page: Any) -> None:
 
 
 # --- what --------------------------------------------------------------------------------------------------------
-
-
-def test_the_pages_of_a_connection_are_those_of_its_lake(history: Repository, page: Any) -> None:
+def test_the_pages_of_a_connection_are_those_of_its_lake(history, page):
     head = history.ref("main").commit_id
     overview = page("flights").text
     assert all(f"<strong>{name}</strong>" in overview for name in ("main", "dev"))
@@ -202,9 +181,7 @@ def test_the_pages_of_a_connection_are_those_of_its_lake(history: Repository, pa
     assert "1 removed" in page("flights/diff?left=dev&right=main&two_way=true").text
 
 
-def test_the_first_page_lists_the_connections_that_one_may_read(
-    history: Repository, page: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_page_lists_the_connections_that_one_may_read(history, page, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "postgres"}))
     monkeypatch.setenv("AIRFLOW_CONN_BROKEN", "{")
     text = page("/lakeops/").text
@@ -219,7 +196,7 @@ def test_the_first_page_lists_the_connections_that_one_may_read(
     assert "/lakeops/mine" not in page("/lakeops/").text
 
 
-def test_a_commit_leads_to_the_task_that_made_it(history: Repository, page: Any) -> None:
+def test_a_commit_leads_to_the_task_that_made_it(history, page):
     from lakeops.model.ids import Origin
 
     names = {"airflow_dag_id": "load", "airflow_run_id": "manual__1", "airflow_task_id": "publish.commit"}
@@ -233,7 +210,7 @@ def test_a_commit_leads_to_the_task_that_made_it(history: Repository, page: Any)
         assert "Task publish.commit of run manual__1. Committer: ada" in text
 
 
-def test_a_refusal_is_a_page_with_a_way_in(history: Repository, page: Any) -> None:
+def test_a_refusal_is_a_page_with_a_way_in(history, page):
     text = page("flights", role=None).text
     assert "/auth/login?next=" in text
     assert "</html>" in text
@@ -243,13 +220,13 @@ def test_a_refusal_is_a_page_with_a_way_in(history: Repository, page: Any) -> No
     assert "Ask an administrator" in page("/lakeops/", role="viewer").text
 
 
-def test_the_pages_have_an_entry_in_the_navigation(web: Any) -> None:
+def test_the_pages_have_an_entry_in_the_navigation(web):
     mine, *tabs = views()
     assert (mine["destination"], mine["href"], mine["url_route"]) == ("nav", "/lakeops/", "lakeops")
     assert [tab["destination"] for tab in tabs] == ["dag_run", "task_instance"]
 
 
-def test_links_between_pages_lead_to_pages(history: Repository, forms: None, page: Any) -> None:
+def test_links_between_pages_lead_to_pages(history, forms, page):
     seen: set[str] = set()
     waiting = ["/lakeops/mine/flights"]
     while waiting:
@@ -263,7 +240,7 @@ def test_links_between_pages_lead_to_pages(history: Repository, forms: None, pag
     assert {"/lakeops/", "/lakeops/mine"} <= seen
 
 
-def test_whatever_a_repository_holds_is_text(history: Repository, page: Any) -> None:
+def test_whatever_a_repository_holds_is_text(history, page):
     head = history.ref("main").commit_id
     for path in ("flights/ref/main", f"flights/commit/{head}", "flights/diff?left=main~1&right=main&two_way=true"):
         answer = page(path)
@@ -290,15 +267,7 @@ def test_whatever_a_repository_holds_is_text(history: Repository, page: Any) -> 
         ("flights", "other", 500, "of type &#39;postgres&#39;"),
     ],
 )
-def test_what_cannot_be_shown_is_said(
-    history: Repository,
-    page: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    path: str,
-    connection: str,
-    status: int,
-    message: str,
-) -> None:
+def test_what_cannot_be_shown_is_said(history, page, monkeypatch, path, connection, status, message):
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "postgres", "password": "s3cret"}))
     answer = page(path, connection=connection)
     assert answer.status_code == status
@@ -326,7 +295,7 @@ def test_what_cannot_be_shown_is_said(
         "/mine/flights/gc?mark=%00&mark[]=1",
     ],
 )
-def test_odd_addresses_are_answered_by_pages(history: Repository, forms: None, page: Any, path: str, role: Any) -> None:
+def test_odd_addresses_are_answered_by_pages(history, forms, page, path, role):
     answer = page(f"/lakeops{path}", role=role)
     if answer.status_code in {303, 307}:
         assert answer.headers["location"].endswith("/lakeops/")
@@ -339,7 +308,7 @@ def test_odd_addresses_are_answered_by_pages(history: Repository, forms: None, p
 @pytest.mark.parametrize(
     ("path", "status"), [("/%00", 404), ("/_run?dag=%00", 400), ("/mine/flights/act/%00", 404), ("/_run?index=²", 200)]
 )
-def test_what_no_database_can_look_for_is_not_asked(history: Repository, page: Any, path: str, status: int) -> None:
+def test_what_no_database_can_look_for_is_not_asked(history, page, path, status):
     answer = page(f"/lakeops{path}")
     assert answer.status_code == status
     assert "</html>" in answer.text
@@ -347,14 +316,14 @@ def test_what_no_database_can_look_for_is_not_asked(history: Repository, page: A
 
 @pytest.mark.parametrize("path", ["flights", "nosuch", "flights/ref/ma..in", "flights/diff?left=main", "a/b/c/d"])
 @pytest.mark.parametrize("role", ["admin", None])
-def test_every_answer_has_the_headers(history: Repository, page: Any, path: str, role: str | None) -> None:
+def test_every_answer_has_the_headers(history, page, path, role):
     from lakeops.web.page import HEADERS
 
     answer = page(path, role=role)
     assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
 
 
-def test_a_page_makes_no_catalog(page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_makes_no_catalog(page, tmp_path, monkeypatch):
     file = tmp_path / "none.db"
     extra = {"database_url": f"sqlite:///{file}"}
     monkeypatch.setenv("AIRFLOW_CONN_NONE", json.dumps({"conn_type": "lakeops", "extra": extra}))
@@ -362,7 +331,7 @@ def test_a_page_makes_no_catalog(page: Any, tmp_path: Path, monkeypatch: pytest.
     assert not file.exists()
 
 
-def test_pages_are_made_a_few_at_a_time(history: Repository, page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_made_a_few_at_a_time(history, page, monkeypatch):
     from threading import BoundedSemaphore
 
     from lakeops.web import app as routes
@@ -376,11 +345,7 @@ def test_pages_are_made_a_few_at_a_time(history: Repository, page: Any, monkeypa
 
 
 # --- what a run did ----------------------------------------------------------------------------------------------
-
-
-def test_a_run_and_a_task_have_a_tab_with_what_they_did(
-    history: Repository, page: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_and_a_task_have_a_tab_with_what_they_did(history, page, monkeypatch):
     from airflow import sdk
 
     from lakeops.airflow import operators
@@ -395,7 +360,7 @@ def test_a_run_and_a_task_have_a_tab_with_what_they_did(
     _, *tabs = views()
     values = {"DAG_ID": dag.dag_id, "RUN_ID": run.run_id, "MAP_INDEX": "-1"}
 
-    def tab(number: int, task: str = "", **who: Any) -> Any:
+    def tab(number, task="", **who):
         names = {**values, "TASK_ID": task}
         return page(re.sub(r"{(\w+)}", lambda found: quote(names[found[1]], safe=""), tabs[number]["href"]), **who)
 
@@ -422,18 +387,16 @@ def test_a_run_and_a_task_have_a_tab_with_what_they_did(
 
 
 # --- what can be done --------------------------------------------------------------------------------------------
-
-
 class FormReader(HTMLParser):
-    """What the page's script would send."""
+    """The request that the page's script would send."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.to, self.conf = "", {}
         self._choice = ""
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         given = dict(attrs)
         name, kind = given.get("name"), given.get("data-kind")
         if tag == "form":
@@ -449,7 +412,7 @@ class FormReader(HTMLParser):
             self.conf[self._choice] = given["value"]
 
 
-def test_pages_lead_to_forms_that_are_filled_in(history: Repository, forms: None, page: Any, web: Any) -> None:
+def test_pages_lead_to_forms_that_are_filled_in(history, forms, page, web):
     head = history.ref("main").commit_id
     history.create_branch("gone")
     history.delete_branch("gone")
@@ -487,14 +450,14 @@ def test_pages_lead_to_forms_that_are_filled_in(history: Repository, forms: None
             assert answer.json()["triggering_user_name"] == "ada"
 
 
-def test_no_link_decides_that_something_is_done(history: Repository, forms: None, page: Any) -> None:
+def test_no_link_decides_that_something_is_done(history, forms, page):
     answer = page("flights/act/merge?source=dev&destination=main&dry_run=false&connection=other")
     assert 'href="/lakeops/mine/flights/diff?left=main&amp;right=dev"' in answer.text, "what it would change"
     form = FormReader(answer.text)
     assert (form.conf["dry_run"], form.conf["connection"]) == (True, "mine")
 
 
-def test_a_merge_is_offered_with_the_state_of_its_checks(history: Repository, forms: None, page: Any) -> None:
+def test_a_merge_is_offered_with_the_state_of_its_checks(history, forms, page):
     head = history.branch("dev").commit("declares", checks=["amount"], allow_empty=True).id
     assert "amount: waiting" in page("flights/act/merge?source=dev&destination=main").text
     history.ref(head).fail_check("amount", "it is -1")
@@ -507,7 +470,7 @@ def test_a_merge_is_offered_with_the_state_of_its_checks(history: Repository, fo
     assert FormReader(answer).conf["despite_checks"] == "amount"
 
 
-def test_a_form_that_is_not_there_is_said(history: Repository, forms: None, page: Any, monkeypatch: Any) -> None:
+def test_a_form_that_is_not_there_is_said(history, forms, page, monkeypatch):
     assert page("flights/act/nosuch").status_code == 404
     assert page("flights/act/merge", role="viewer").status_code == 403
     monkeypatch.setattr(
@@ -518,9 +481,7 @@ def test_a_form_that_is_not_there_is_said(history: Repository, forms: None, page
 
 
 # --- the plugin --------------------------------------------------------------------------------------------------
-
-
-def test_the_plugin_is_registered_once_and_without_errors(web: Any) -> None:
+def test_the_plugin_is_registered_once_and_without_errors(web):
     from airflow import plugins_manager
 
     if KNOWN < (3, 2):
@@ -532,7 +493,7 @@ def test_the_plugin_is_registered_once_and_without_errors(web: Any) -> None:
     assert errors == {}
 
 
-def test_loading_the_plugin_loads_no_web_framework_and_no_lake() -> None:
+def test_loading_the_plugin_loads_no_web_framework_and_no_lake():
     script = (
         "import sys; from airflow.sdk import DAG; from airflow.providers.common.compat.sdk import AirflowPlugin\n"
         "before = set(sys.modules)\n"
@@ -547,14 +508,12 @@ def test_loading_the_plugin_loads_no_web_framework_and_no_lake() -> None:
 
 
 # --- links -------------------------------------------------------------------------------------------------------
-
-
-def test_a_tasks_links_lead_to_pages(history: Repository, page: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tasks_links_lead_to_pages(history, page, run, monkeypatch):
     from airflow.providers.common.compat.sdk import AirflowFailException
 
     from lakeops.airflow import operators
 
-    def links(name: str, *, fails: bool = False, **arguments: Any) -> dict[str, str]:
+    def links(name, *, fails=False, **arguments):
         task = getattr(operators, f"Lakeops{name}Operator")(
             task_id="t", repo="flights", lakeops_conn_id="mine", **arguments
         )

@@ -1,17 +1,13 @@
-"""What operators tell: results, conflict tables, refusals of bad input, and what a kill does."""
-
-from __future__ import annotations
+"""Tests of what operators return: results, conflict tables, refusals of bad input, and the effect of a kill."""
 
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.catalogs import expire_commits
 
-from lakeops import Lake, Repository
 from lakeops.airflow.previews import DiffSummary
 from lakeops.model.errors import InvalidInput
 
@@ -22,19 +18,17 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from lakeops.airflow import operators  # noqa: E402
 from lakeops.airflow.operators import LakeopsOperator, TaskKilled  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("airflow")
-
 Run = Callable[..., dict[str, Any]]
 
 
-def make(name: str, **arguments: Any) -> LakeopsOperator:
+def make(name, **arguments):
     found = getattr(operators, f"Lakeops{name}Operator")(**{"task_id": "task", "repo": "flights", **arguments})
     assert isinstance(found, LakeopsOperator)
     return found
 
 
 @pytest.fixture
-def history(flights: Repository) -> Repository:
+def history(flights):
     """``a`` changed on both sides, ``gone`` deleted on dev and changed on main, ``b`` new on dev."""
     main = flights.branch("main")
     main.put("a", b"1")
@@ -52,9 +46,7 @@ def history(flights: Repository) -> Repository:
 
 
 # --- results -----------------------------------------------------------------------------------------------------
-
-
-def test_a_diff_counts_everything_and_lists_the_first(history: Repository, run: Run) -> None:
+def test_a_diff_counts_everything_and_lists_the_first(history, run):
     found = run(make("Diff", left="main", right="dev", max_changes=2))
     assert found == {
         "total": 3,
@@ -75,7 +67,7 @@ def test_a_diff_counts_everything_and_lists_the_first(history: Repository, run: 
 
 
 @pytest.mark.parametrize(("most", "last"), [(5, "- b (0 B)"), (1, "... and 1 more")])
-def test_a_tally_reads_well(most: int, last: str) -> None:
+def test_a_tally_reads_well(most, last):
     from lakeops.model.records import Change, ChangeType
 
     tally = DiffSummary.of([Change(ChangeType.ADDED, "a", 1234), Change(ChangeType.REMOVED, "b", 0)], most)
@@ -83,7 +75,7 @@ def test_a_tally_reads_well(most: int, last: str) -> None:
     assert str(DiffSummary.of([], 5)) == "No changes"
 
 
-def test_an_upload_says_what_was_staged(flights: Repository, run: Run, tmp_path: Path) -> None:
+def test_an_upload_says_what_was_staged(flights, run, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     for number in range(120):
@@ -95,26 +87,26 @@ def test_an_upload_says_what_was_staged(flights: Repository, run: Run, tmp_path:
     assert run(make("Upload", branch="main", path="t", data="é"))["bytes"] == 2
 
 
-def test_deleting_counts_what_was_there(history: Repository, run: Run) -> None:
+def test_deleting_counts_what_was_there(history, run):
     assert run(make("DeleteObjects", branch="dev", paths="a"))["objects"] == 1
     assert run(make("DeleteObjects", branch="dev", paths=["a", "nowhere"]))["objects"] == 0
 
 
-def test_a_reset_drops_what_is_staged(history: Repository, run: Run) -> None:
+def test_a_reset_drops_what_is_staged(history, run):
     history.branch("dev").put("x", b"1")
     history.branch("dev").put("y", b"1")
     assert run(make("ResetBranch", branch="dev", path="x"))["reset"] == 1
     assert [change.path for change in history.branch("dev").uncommitted()] == ["y"]
 
 
-def test_protections_are_listed(flights: Repository, run: Run) -> None:
+def test_protections_are_listed(flights, run):
     assert run(make("ProtectBranch", pattern="main")) == {"pattern": "main", "protections": ["main"]}
     assert run(make("ProtectBranch", pattern="main", protected=False))["protections"] == []
 
 
 @pytest.mark.parametrize("name", ["Revert", "CherryPick"])
 @pytest.mark.parametrize(("way", "error"), [("skip", AirflowSkipException), ("fail", AirflowFailException)])
-def test_a_change_that_is_there_already(history: Repository, run: Run, name: str, way: str, error: Any) -> None:
+def test_a_change_that_is_there_already(history, run, name, way, error):
     dev = history.branch("dev")
     ref = dev.commit_id
     if name == "Revert":
@@ -127,7 +119,7 @@ def test_a_change_that_is_there_already(history: Repository, run: Run, name: str
     assert dev.commit_id == head
 
 
-def test_a_cleared_import_brings_what_has_come_since(flights: Repository, run: Run, tmp_path: Path) -> None:
+def test_a_cleared_import_brings_what_has_come_since(flights, run, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     (source / "one").write_text("1")
@@ -143,7 +135,7 @@ def test_a_cleared_import_brings_what_has_come_since(flights: Repository, run: R
     assert [entry.path for entry in flights.ref("main").list()] == ["in/one", "in/two"]
 
 
-def test_a_tag_stays_where_its_task_put_it(history: Repository, run: Run, other_run: Run) -> None:
+def test_a_tag_stays_where_its_task_put_it(history, run, other_run):
     tag = run(make("CreateTag", tag="v1"))
     history.branch("main").put("a", b"later")
     history.branch("main").commit("later")
@@ -152,7 +144,7 @@ def test_a_tag_stays_where_its_task_put_it(history: Repository, run: Run, other_
         other_run(make("CreateTag", tag="v1"))
 
 
-def test_a_repository_elsewhere_is_not_taken(lake: Lake, run: Run, tmp_path: Path) -> None:
+def test_a_repository_elsewhere_is_not_taken(lake, run, tmp_path):
     there = {"storage_namespace": f"file://{tmp_path}/there"}
     assert run(make("CreateRepository", **there))["storage_namespace"] == f"file://{tmp_path}/there"
     assert run(make("CreateRepository", **there))["id"] == "flights"
@@ -163,9 +155,7 @@ def test_a_repository_elsewhere_is_not_taken(lake: Lake, run: Run, tmp_path: Pat
 
 
 # --- conflicts ---------------------------------------------------------------------------------------------------
-
-
-def test_a_conflict_is_told_in_log_error_and_xcom(history: Repository, run: Any, capfd: Any) -> None:
+def test_a_conflict_is_told_in_log_error_and_xcom(history, run, capfd):
     head = history.ref("main").commit_id
     with pytest.raises(AirflowFailException, match="All conflicting paths:\na\ngone"):
         run(make("Merge", source="dev"))
@@ -174,10 +164,7 @@ def test_a_conflict_is_told_in_log_error_and_xcom(history: Repository, run: Any,
         "destination": "main",
         "conflict_count": 2,
         "conflicts": ["a", "gone"],
-        "table": [
-            {"path": "a", "source": 5, "destination": 6},
-            {"path": "gone", "source": None, "destination": 7},
-        ],
+        "table": [{"path": "a", "source": 5, "destination": 6}, {"path": "gone", "source": None, "destination": 7}],
     }
     logged = capfd.readouterr()
     for line in ("Conflicts: 2", "path  source   destination", "a     5 B      6 B", "gone  deleted  7 B"):
@@ -187,21 +174,19 @@ def test_a_conflict_is_told_in_log_error_and_xcom(history: Repository, run: Any,
     assert settled["summary"] == {"added": 1, "removed": 1, "changed": 1}
 
 
-def test_a_conflicting_revert_lists_its_paths(history: Repository, run: Any) -> None:
+def test_a_conflicting_revert_lists_its_paths(history, run):
     with pytest.raises(AirflowFailException, match="All conflicting paths:\na"):
         run(make("Revert", ref="main~1", branch="dev"))
     assert run.xcoms["conflicts"]["table"] == [{"path": "a"}]
 
 
 # --- events ------------------------------------------------------------------------------------------------------
-
-
-def told(run: Any, task: str) -> list[str]:
+def told(run, task):
     """Commit ids of the events that a task has sent to branches."""
     return [event.extra["commit_id"] for asset, event in run.events[task].items() if asset.uri.startswith("lakefs:")]
 
 
-def test_what_a_task_publishes_it_tells(history: Repository, run: Any) -> None:
+def test_what_a_task_publishes_it_tells(history, run):
     history.branch("dev").put("x", b"1")
     made = run(make("Commit", task_id="commit", branch="dev", message="load"))
     merged = run(make("Merge", task_id="merge", source="dev", strategy="source-wins"))
@@ -211,7 +196,7 @@ def test_what_a_task_publishes_it_tells(history: Repository, run: Any) -> None:
     assert told(run, "revert") == [reverted["id"]]
 
 
-def test_what_was_there_already_is_no_news(history: Repository, run: Any) -> None:
+def test_what_was_there_already_is_no_news(history, run):
     run(make("Commit", task_id="commit", branch="dev", message="nothing"))
     run(make("Merge", task_id="merge", source="main", destination="main"))
     run(make("Diff", task_id="diff", left="main", right="dev"))
@@ -220,8 +205,6 @@ def test_what_was_there_already_is_no_news(history: Repository, run: Any) -> Non
 
 
 # --- bad input ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
@@ -247,21 +230,19 @@ def test_what_was_there_already_is_no_news(history: Repository, run: Any) -> Non
         ("ResetBranch", {"branch": "dev", "path": "a", "prefix": "b"}, "not both"),
     ],
 )
-def test_bad_input_fails_at_once_and_names_it(
-    history: Repository, run: Run, name: str, arguments: dict[str, Any], message: str
-) -> None:
+def test_bad_input_fails_at_once_and_names_it(history, run, name, arguments, message):
     before = {ref.id: ref.commit_id for ref in history.branches()}
     with pytest.raises(AirflowFailException, match=message):
         run(make(name, **arguments))
     assert {ref.id: ref.commit_id for ref in history.branches()} == before
 
 
-def test_an_unknown_way_is_refused_when_the_dag_is_read() -> None:
+def test_an_unknown_way_is_refused_when_the_dag_is_read():
     with pytest.raises(InvalidInput, match="on_empty is one of succeed, skip, fail, not 'commit'"):
         make("Revert", ref="main", on_empty="commit")
 
 
-def test_an_expired_commit_is_named(history: Repository, lake: Lake, run: Run) -> None:
+def test_an_expired_commit_is_named(history, lake, run):
     lost = history.branch("dev").commit_id
     history.delete_branch("dev")
     expire_commits(lake.catalog, "flights", [lost])
@@ -276,22 +257,20 @@ def test_an_expired_commit_is_named(history: Repository, lake: Lake, run: Run) -
     assert [branch.id for branch in history.branches()] == ["main"]
 
 
-def test_a_missing_connection_is_named(flights: Repository, run: Run) -> None:
+def test_a_missing_connection_is_named(flights, run):
     with pytest.raises(AirflowFailException, match="no connection 'elsewhere'; create one of type 'lakeops'"):
         run(make("Diff", right="main", lakeops_conn_id="elsewhere"))
 
 
 # --- killed ------------------------------------------------------------------------------------------------------
-
-
-def test_sigterm_ends_the_verb_where_it_stands(history: Repository, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_ends_the_verb_where_it_stands(history, run, monkeypatch):
     """Airflow's handler calls ``on_kill`` in the main thread, which must not go on as if nothing had happened."""
     task = make("Merge", source="dev", strategy="source-wins")
     before = signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
     head = history.branch("main").commit_id
     work = type(task).run_verb
 
-    def killed(self: Any, repository: Any, attempt: Any) -> dict[str, Any]:
+    def killed(self, repository, attempt):
         os.kill(os.getpid(), signal.SIGTERM)
         return work(self, repository, attempt)
 
@@ -302,7 +281,7 @@ def test_sigterm_ends_the_verb_where_it_stands(history: Repository, run: Run, mo
         assert history.branch("main").commit_id == head
         task.on_kill()  # when nothing is under way, as after a timeout, there is nothing to end
 
-        def killed_again(self: Any, repository: Any, attempt: Any) -> dict[str, Any]:
+        def killed_again(self, repository, attempt):
             try:
                 return killed(self, repository, attempt)
             finally:

@@ -1,6 +1,4 @@
-"""What ``pip install lakeops`` gives Airflow's users: the DAGs by one import line, and the plugin once."""
-
-from __future__ import annotations
+"""Tests of ``pip install lakeops`` for Airflow's users: the DAGs by one import line, and the plugin once."""
 
 import json
 import os
@@ -14,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("airflow.sdk")
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = [
@@ -62,7 +58,7 @@ Look = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     place = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(place)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
@@ -71,7 +67,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def others(tmp_path_factory):
     """All that is installed here, but lakeops."""
     place = tmp_path_factory.mktemp("others")
     for item in Path(sysconfig.get_path("purelib")).iterdir():
@@ -81,9 +77,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["installed", "unpacked"])
-def environment(
-    request: pytest.FixtureRequest, wheel: Path, others: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, bool]:
+def environment(request, wheel, others, tmp_path_factory):
     """A fresh environment's interpreter; whether the wheel is installed there, or only its package is on the path."""
     place = tmp_path_factory.mktemp(request.param)
     venv.create(place, with_pip=False)
@@ -101,11 +95,11 @@ def environment(
 
 
 @pytest.fixture
-def look(environment: tuple[Path, bool], tmp_path: Path) -> Look:
-    """What an Airflow of that environment finds in a folder of DAGs and a folder of plugins."""
+def look(environment, tmp_path):
+    """The DAGs and plugins that an Airflow of that environment finds in their folders."""
     python, _ = environment
 
-    def look(dags: Path, plugins: Path | None = None) -> dict[str, Any]:
+    def look(dags, plugins=None):
         settings = {
             "AIRFLOW_HOME": str(tmp_path / "airflow"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -130,7 +124,7 @@ def look(environment: tuple[Path, bool], tmp_path: Path) -> Look:
     return look
 
 
-def test_the_wheel_holds_what_users_import_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_what_users_import_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     due = ("airflow/dags/__init__.py", "airflow/dags/upkeep.py", "airflow/plugin.py", "testing/fixtures.py", "py.typed")
@@ -138,7 +132,7 @@ def test_the_wheel_holds_what_users_import_and_nothing_else(wheel: Path) -> None
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"lakeops"}
 
 
-def test_one_line_gives_the_dags_that_it_names(look: Look, tmp_path: Path) -> None:
+def test_one_line_gives_the_dags_that_it_names(look, tmp_path):
     dags = tmp_path / "dags"
     dags.mkdir()
     (dags / "mine.py").write_text("from lakeops.airflow.dags import lakeops_gc, lakeops_mirror\n")
@@ -157,7 +151,7 @@ def test_one_line_gives_the_dags_that_it_names(look: Look, tmp_path: Path) -> No
     assert params["dry_run"] is True, "what a person starts shows first; scheduled runs do the work"
 
 
-def test_a_star_gives_all_of_them(look: Look, tmp_path: Path) -> None:
+def test_a_star_gives_all_of_them(look, tmp_path):
     dags = tmp_path / "dags"
     dags.mkdir()
     (dags / "all.py").write_text("from lakeops.airflow.dags import *\n")
@@ -167,7 +161,7 @@ def test_a_star_gives_all_of_them(look: Look, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["no folder", "the folder of the sources"])
-def test_the_plugin_is_registered_once(look: Look, environment: tuple[Path, bool], folder: str) -> None:
+def test_the_plugin_is_registered_once(look, environment, folder):
     sources = folder == "the folder of the sources"
     found = look(ROOT / "dags", ROOT / "plugins" if sources else None)
     due = ["lakeops"] if sources or environment[1] else []

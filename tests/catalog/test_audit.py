@@ -1,7 +1,5 @@
 """Every transition that changes something leaves one record; what changes nothing, and what is refused, leaves none."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import pwd
@@ -43,13 +41,7 @@ from lakeops.testing import ManualClock
 SILENT = {
     *("put_staged", "seal", "discard", "purge_retired", "begin_upload", "end_upload"),  # nothing committed changes
     *("enqueue", "withdraw", "dequeue", "remember_key", "check_clock", "advance_sweep", "hold_owner", "identity"),
-    *(
-        "copy_commits",
-        "observe_source",
-        "note_metadata",
-        "give_up_candidate",
-        "record_arrivals",
-    ),
+    *("copy_commits", "observe_source", "note_metadata", "give_up_candidate", "record_arrivals"),
     "add_report",  # what a run found, for people to look at
     "note",  # a mirror's memory: what it shows changes by ``promote`` alone
     *("upgrade", "cut"),
@@ -283,7 +275,7 @@ def test_a_transition_leaves_one_record(catalog, name):
 
 
 def test_every_transition_leaves_a_record_or_is_known_to_change_nothing_that_counts(catalog):
-    """What writes is found in the source, so that nobody adds a transition without deciding."""
+    """The test finds writing methods in the source, so that nobody adds a transition without deciding."""
     writing = set()
     for part in [catalog, *(part for part in vars(catalog).values() if isinstance(part, CatalogPart))]:
         for name, method in inspect.getmembers(type(part), inspect.isfunction):
@@ -377,7 +369,7 @@ STEPS = st.lists(
 
 
 def step(catalog, verb, name):
-    """What a step is expected to leave: an action, or None."""
+    """The action that a step is expected to leave, or None."""
     state = catalog.refs.branch(REPO, "main")
     match verb:
         case "create_branch":
@@ -429,14 +421,12 @@ def test_any_sequence_of_transitions_leaves_as_many_records(steps):
 
 
 # --- what lists show of many repositories and commits, on both databases, and never more than asked ---
-
-
-def saying(catalog, *messages: str) -> list[str]:
+def saying(catalog, *messages):
     """Commits with these messages on main, oldest first."""
     return [commit_all(catalog, message).id for message in messages]
 
 
-def test_an_overview_tells_of_each_repository(empty) -> None:
+def test_an_overview_tells_of_each_repository(empty):
     for name in ("one", "two", "three"):
         create(empty, name)
     for name in ("a", "b", "c"):
@@ -451,7 +441,7 @@ def test_an_overview_tells_of_each_repository(empty) -> None:
     assert empty.audit.overviews([], most_branches=3) == {}
 
 
-def test_messages_are_searched_page_by_page_and_each_commit_is_looked_at_once(catalog) -> None:
+def test_messages_are_searched_page_by_page_and_each_commit_is_looked_at_once(catalog):
     made = saying(catalog, *(f"Load {number} of 100%" if number % 3 else "else" for number in range(10)))
     wanted = [made[number] for number in range(9, -1, -1) if number % 3]
     for looked_at, limit in ((100, 100), (100, 2), (3, 100), (4, 1), (1, 1)):
@@ -469,17 +459,17 @@ def test_messages_are_searched_page_by_page_and_each_commit_is_looked_at_once(ca
 
 
 @pytest.mark.parametrize(("text", "count"), [("100%", 1), ("100_", 0), ("%", 1), ("ÄPFEL", 1), ("Ada", 3), ("'", 0)])
-def test_what_is_searched_for_is_text(catalog, text: str, count: int) -> None:
+def test_what_is_searched_for_is_text(catalog, text, count):
     saying(catalog, "load 100% of it", "ÄPFEL")
     assert len(catalog.audit.search_messages(REPO, text, looked_at=100, limit=100).commits) == count
 
 
-def test_a_search_needs_its_repository(catalog) -> None:
+def test_a_search_needs_its_repository(catalog):
     with pytest.raises(RepositoryNotFound):
         catalog.audit.search_messages("nosuch", "x", looked_at=1, limit=1)
 
 
-def test_staged_paths_are_counted(catalog) -> None:
+def test_staged_paths_are_counted(catalog):
     put(catalog, an_entry("a"), an_entry("b"))
     seal(catalog)
     put(catalog, an_entry("b"), an_entry("c"))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import re
 import socket
@@ -16,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 from services.postgres import fresh_database, postgres_server
 from support.catalogs import REPO, an_entry, create, everything, paths, put, seal
-from support.errors import has_kind
+from support.errors import raising
 from support.forked import run_forked
 from support.quick_catalogs import no_waits_for_the_disk
 
@@ -25,13 +23,13 @@ from lakeops.catalog import postgres
 from lakeops.catalog.guards import lock_branch, lock_repository
 from lakeops.catalog.records import Staged
 from lakeops.model.clock import SystemClock
-from lakeops.model.errors import CatalogError, InvalidInput, LakeopsError, Transient
+from lakeops.model.errors import CatalogError, LakeopsError
 
 SECRET = "hush%40-very:secret"
 PLAIN = "hush@-very:secret"
 
 
-def no_secret(error: BaseException) -> None:
+def no_secret(error):
     """Nothing that a traceback would print of an error tells the password."""
     shown = "".join(traceback.format_exception(error))
     messages = "\n".join(line for line in shown.splitlines() if not line.startswith("  "))
@@ -45,7 +43,7 @@ def test_a_locked_sqlite_catalog_is_a_transient_error(sqlite_url, opened, tmp_pa
     holder = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     said = r"not available.*catalog\.db.*database is locked; waited \d+\.\d s in 5 tries$"
-    with pytest.raises(Transient, match=said, check=has_kind("catalog_unavailable")):
+    with raising("catalog_unavailable", said):
         put(catalog, an_entry("a"))
     assert [record.levelname for record in caplog.records if record.name == "lakeops.catalog"] == ["WARNING"] * 5
     assert not catalog.staging.has_staged(REPO, "main")  # readers go on
@@ -142,7 +140,7 @@ def test_a_lock_held_too_long_is_a_transient_error(postgres_url, opened, monkeyp
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(catalog.database.write, hold)
         assert held.wait(30)
-        with pytest.raises(Transient, match="lock timeout", check=has_kind("catalog_unavailable")):
+        with raising("catalog_unavailable", "lock timeout"):
             put(catalog, an_entry("a"))
         done.set()
         holding.result()
@@ -159,7 +157,7 @@ def test_who_holds_a_row_is_told_while_others_wait_and_in_the_end(postgres_url, 
         pid = holder.info.backend_pid
         bystander.execute("SELECT * FROM lakeops_repository FOR SHARE")
         holder.execute("SELECT * FROM lakeops_branch WHERE name = 'main' FOR UPDATE")
-        with pytest.raises(Transient, check=has_kind("catalog_unavailable")) as caught:
+        with raising("catalog_unavailable") as caught:
             seal(catalog)
     said = (
         rf"lock timeout; process {pid} of the database \(report.py, login postgres\) holds the lock"
@@ -231,7 +229,7 @@ def test_a_connection_lost_between_two_statements_is_tried_again(postgres_url, o
 
 
 def test_nothing_stays_on_a_connection(postgres_url, opened):
-    """What a transaction sets ends with it, so a pool that hands connections out by transaction will do."""
+    """A setting of a transaction ends with it, so a pool that hands connections out by transaction will do."""
     import pyarrow as pa
 
     from lakeops.model.arrow import STAGED_SCHEMA
@@ -274,7 +272,7 @@ def test_readers_see_one_instant(catalog, opened, database_url):
         return before == find_branch(conn, REPO, "main"), len(conn.execute(STAGED.select()).all())
 
     assert catalog.database.read(work) == (True, 1)
-    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["a", "b"]
+    assert paths(catalog.staging.staged_page(REPO, "main")[1]) == ["a", "b"]
 
 
 def test_a_fork_does_not_share_connections(catalog):
@@ -288,7 +286,7 @@ def test_a_fork_does_not_share_connections(catalog):
     assert os.getpid() not in run_forked(child, range(3))
     assert everything(catalog) != before
     put(catalog, an_entry("parent again"))
-    assert len(catalog.staging.staged_page(REPO, "main").rows) == 5
+    assert len(catalog.staging.staged_page(REPO, "main")[1]) == 5
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +302,7 @@ def strict():
         admin.execute("REVOKE CONNECT ON DATABASE closed FROM PUBLIC")
         rules = Path(admin.execute("SHOW hba_file").fetchone()[0])
 
-        def set_rule(rule: str) -> str:
+        def set_rule(rule):
             rules.write_text("local all postgres trust\n" + (f"local all all {rule}\n" if rule else ""))
             admin.execute("SELECT pg_reload_conf()")
             return socket
@@ -329,7 +327,7 @@ def strict():
 def test_a_login_that_the_server_refuses_is_an_error_at_once(strict, monkeypatch, login, database, rule, said):
     monkeypatch.setattr("lakeops.catalog.database.pause", lambda _: pytest.fail("it was tried again"))
     place = f"@/{database}?host={strict(rule)}"
-    with pytest.raises(CatalogError, match=f"the catalog refused .*{said}", check=has_kind("catalog_error")) as error:
+    with raising("catalog_error", f"the catalog refused .*{said}") as error:
         Lake.open(database_url=f"postgresql+psycopg://{login}{place}")
     assert "wrong" not in str(error.value)
 
@@ -342,7 +340,7 @@ def outage(postgres_socket, monkeypatch):
     listener.close()
     passed, away, relays = [0.0], [0], []
 
-    def pause(seconds: float) -> None:
+    def pause(seconds):
         passed[0] += 2.0
         away[0] -= 1
         if away[0] == 0:
@@ -394,7 +392,7 @@ def test_an_outage_is_waited_out_for_the_minutes_of_the_setting(outage, postgres
 def test_the_wait_is_bounded(outage, minutes, least, most):
     away, passed, port = outage
     url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/nosuch"
-    with pytest.raises(Transient, check=has_kind("catalog_unavailable")):
+    with raising("catalog_unavailable"):
         Lake.open(settings=Settings.load(database_url=url, outage_minutes=minutes))
     assert least <= passed[0] <= most
 
@@ -454,7 +452,7 @@ def test_a_database_that_cannot_hold_every_path_is_refused(postgres_socket, open
     options = f"ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
     with fresh_database(postgres_socket, options) as url:
         if refused:
-            with pytest.raises(InvalidInput, match=f"{encoding}.*ENCODING 'UTF8'", check=has_kind("invalid_settings")):
+            with raising("invalid_settings", f"{encoding}.*ENCODING 'UTF8'"):
                 opened(url)
         else:
             create(opened(url))
@@ -466,4 +464,4 @@ def test_an_encoding_in_the_address_changes_nothing(postgres_url, opened, encodi
     create(catalog)
     row = [Staged("漢字", None)]
     catalog.staging.put_staged(REPO, "main", row, started=catalog.now())
-    assert catalog.staging.staged_table(REPO, "main")[1]["path"].to_pylist() == ["漢字"]
+    assert catalog.staging.staged_table(REPO, "main").staged["path"].to_pylist() == ["漢字"]

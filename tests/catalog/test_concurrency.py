@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -88,7 +86,7 @@ def test_stagers_beside_commits_lose_no_row(catalog):
         number = 0
         while not stop.is_set():
             state = seal(catalog)
-            _, rows = catalog.staging.staged_table(REPO, "main", tokens=state.sealed_tokens)
+            rows = catalog.staging.staged_table(REPO, "main", tokens=state.sealed_tokens).staged
             head = catalog.commits.get(REPO, state.commit_id)
             catalog.commits.publish(draft(catalog, state, a_commit(str(number), head)))
             catalog.staging.purge_retired(REPO)
@@ -102,7 +100,7 @@ def test_stagers_beside_commits_lose_no_row(catalog):
             future.result()
         stop.set()
         committing.result()
-    left = paths(catalog.staging.staged_page(REPO, "main").rows)
+    left = paths(catalog.staging.staged_page(REPO, "main")[1])
     every = [path for group in taken for path in group] + left
     assert sorted(every) == [f"{writer}/{number:03}" for writer in range(3) for number in range(40)]
 
@@ -134,7 +132,7 @@ def test_a_row_lands_under_the_token_of_its_instant(postgres_url, opened):
         holder.result()
         sealed = sealing.result()
     assert sealed.sealed_tokens == (before.staging_token,)
-    assert catalog.staging.staged_table(REPO, "main", tokens=sealed.sealed_tokens)[1]["path"].to_pylist() == [
+    assert catalog.staging.staged_table(REPO, "main", tokens=sealed.sealed_tokens).staged["path"].to_pylist() == [
         "before",
         "beside",
     ]
@@ -156,7 +154,7 @@ def test_stagers_of_the_same_paths_do_not_deadlock(postgres_url, opened, bulk):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(stage, range(4)))
     assert failures == []
-    left = catalog.staging.staged_page(REPO, "main").rows
+    left = catalog.staging.staged_page(REPO, "main")[1]
     assert len(left) == 60
     assert len({row.entry.physical_address for row in left}) == 1  # a call's rows are there all together
 
@@ -245,7 +243,7 @@ def test_expiry_is_not_starved_by_stagers(postgres_url, opened):
 
     expired, *_ = run_forked(work, ["expire", "one", "two", "three"])
     assert expired == [1] * 9
-    assert len(catalog.staging.staged_page(REPO, "main").rows) == 180
+    assert len(catalog.staging.staged_page(REPO, "main")[1]) == 180
 
 
 def test_a_branch_and_a_tag_of_one_name_are_not_made_at_once(catalog):
@@ -271,12 +269,12 @@ def test_a_branch_and_a_tag_of_one_name_are_not_made_at_once(catalog):
     assert len([*catalog.refs.branches(REPO), *catalog.refs.tags(REPO)]) == 2, "main and one of them"
 
 
-def kill_at(work, url) -> None:
+def kill_at(work, url):
     """Run ``work(catalog, here)`` in a process that is killed, without warning, when it calls ``here``."""
     ours, theirs = CONTEXT.Pipe()
 
-    def child() -> None:
-        def here(*_args) -> None:
+    def child():
+        def here(*_args):
             theirs.send("here")
             signal.pause()
 
@@ -302,10 +300,10 @@ def test_what_a_killed_commit_sealed_goes_into_the_next_one(catalog, database_ur
         here()
 
     kill_at(commit, database_url)
-    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["a"]
+    assert paths(catalog.staging.staged_page(REPO, "main")[1]) == ["a"]
     put(catalog, an_entry("b"))
     state = seal(catalog)
-    _, rows = catalog.staging.staged_table(REPO, "main", tokens=state.sealed_tokens)
+    rows = catalog.staging.staged_table(REPO, "main", tokens=state.sealed_tokens).staged
     assert rows["path"].to_pylist() == ["a", "b"]
     catalog.commits.publish(draft(catalog, state, a_commit("one", FIRST)))
     assert catalog.refs.branch(REPO, "main").sealed_tokens == ()
@@ -346,4 +344,4 @@ def test_a_killed_bulk_load_never_happened(catalog, database_url):
     kill_at(load, database_url)
     assert everything(catalog) == before
     catalog.staging.put_staged(REPO, "main", table, started=catalog.now())
-    assert paths(catalog.staging.staged_page(REPO, "main").rows) == ["a"]
+    assert paths(catalog.staging.staged_page(REPO, "main")[1]) == ["a"]

@@ -1,13 +1,10 @@
 """Who asks for a lock gets it in turn, however many others come after."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import multiprocessing
 import random
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -124,32 +121,32 @@ MOST_OVERTAKING = 100
 class OneAtATime:
     """Threads of which one runs, by a clock that goes on only while all wait: whatever else the machine does."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 0.0
         self._waiting: list[tuple[float, int, threading.Event]] = []
         self._order = itertools.count()
 
-    def enqueue(self, seconds: float) -> threading.Event:
+    def enqueue(self, seconds):
         mine = threading.Event()
         heapq.heappush(self._waiting, (self.now + seconds, next(self._order), mine))
         return mine
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds):
         mine = self.enqueue(seconds)
         self.go_on()
         mine.wait()
 
-    def go_on(self) -> None:
+    def go_on(self):
         if self._waiting:
             self.now, _, following = heapq.heappop(self._waiting)
             following.set()
 
-    def stopwatch(self) -> Callable[[], float]:
+    def stopwatch(self):
         begun = self.now
         return lambda: self.now - begun
 
 
-def most_overtaken(database) -> int:
+def most_overtaken(database):
     turns, drawn, written, most = OneAtATime(), random.Random(7), 0, 0
 
     def keep_writing(beginning):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -85,7 +83,7 @@ def test_what_a_process_reads_first_is_not_compiled(filled, opened, database_url
     assert [ref.id for ref in fresh.refs.branches(REPO, prefix="m")] == ["main"]
     assert [ref.id for ref in fresh.refs.tags(REPO)] == ["v1"]
     assert fresh.staging.staged_one(REPO, "main", "a")[1].path == "a"
-    assert len(fresh.staging.staged_page(REPO, "main").rows) == 2
+    assert len(fresh.staging.staged_page(REPO, "main")[1]) == 2
     assert fresh.refs.branch(REPO, "main").commit_id == FIRST.id
     assert fresh.refs.tag(REPO, "v1").commit_id == FIRST.id
     assert fresh.commits.get(REPO, FIRST.id) == FIRST

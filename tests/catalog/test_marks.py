@@ -1,15 +1,13 @@
-from __future__ import annotations
-
 from datetime import timedelta
 from threading import Barrier, Thread
 
 import pytest
 from support.catalogs import REPO, an_entry, create, everything, put
-from support.errors import has_kind
+from support.errors import raising
 
 from lakeops.catalog.records import ExpectedState
 from lakeops.catalog.tables import MARK
-from lakeops.model.errors import BranchMoved, MarkRefused, NotFound, Transient
+from lakeops.model.errors import BranchMoved, MarkRefused, Transient
 from lakeops.model.marks import SWEEPABLE, MarkState
 
 GRACE = timedelta(hours=24)
@@ -82,7 +80,7 @@ def test_an_unknown_or_foreign_mark_is_not_found(catalog):
     catalog.marks.begin_mark("neighbour", "theirs", cutoff=catalog.now() - GRACE)
     for mark_id in ("theirs", "none", ""):
         for act in (catalog.marks.begin_sweep, catalog.marks.get):
-            with pytest.raises(NotFound, match=f"'repo' has no mark {mark_id!r}", check=has_kind("mark_not_found")):
+            with raising("mark_not_found", f"'repo' has no mark {mark_id!r}"):
                 act(REPO, mark_id)
     assert catalog.marks.on_record(REPO) == []
 
@@ -135,7 +133,7 @@ def test_old_objects_are_linked_only_past_marks_that_were_looked_into(catalog):
     put(catalog, an_entry("fresh"))
     with pytest.raises(BranchMoved, match="mark one"):  # it began since the caller looked
         put(catalog, an_entry("b"), expect=ExpectedState(marks=frozenset()))
-    with pytest.raises(Transient, match="mark one", check=has_kind("collection_running")):
+    with raising("collection_running", "mark one"):
         put(catalog, an_entry("b"), expect=ExpectedState(marks=frozenset(), unclear=frozenset({"one"})))
     put(catalog, an_entry("too young for it"), expect=ExpectedState(marks=frozenset({"one"})))
     finish(catalog, "one")

@@ -1,7 +1,5 @@
 """Mirrors in the catalog: what may be shown is decided under a ticket; nothing else changes a read-only repository."""
 
-from __future__ import annotations
-
 import pytest
 from support.catalogs import (
     FIRST,
@@ -15,9 +13,8 @@ from support.catalogs import (
     mirror_needs,
     new_token,
 )
-from support.errors import has_kind
+from support.errors import raising
 
-from lakeops.catalog.mirrors import Mirrors
 from lakeops.model.errors import (
     AlreadyExists,
     LakeopsError,
@@ -25,7 +22,6 @@ from lakeops.model.errors import (
     NamespaceTaken,
     NotAMirror,
     NotFound,
-    PreconditionFailed,
     RefNotFound,
 )
 from lakeops.model.mirrors import Inspection, MirrorRef, RefKind, RefName
@@ -43,15 +39,15 @@ MERGE = a_commit("merge", TWO, SIDE)
 
 
 @pytest.fixture
-def mirror(empty: Mirrors) -> Mirrors:
+def mirror(empty):
     """A catalog with a mirror that knows four commits beside the first."""
     create_mirror(empty)
     empty.mirrors.copy_commits(HERE, [ONE, TWO, SIDE, MERGE])
     return empty
 
 
-def see(catalog: Mirrors, **heads):
-    """What the source shows: ``main=commit``, ``tag_v1=commit``."""
+def see(catalog, **heads):
+    """The refs that the source shows: ``main=commit``, ``tag_v1=commit``."""
     found = {}
     for name, commit in heads.items():
         kind = RefKind.TAG if name.startswith("tag_") else RefKind.BRANCH
@@ -61,7 +57,7 @@ def see(catalog: Mirrors, **heads):
     return {ref.ref: ref for ref in state.refs}
 
 
-def promote(catalog: Mirrors, ref: MirrorRef) -> MirrorRef | None:
+def promote(catalog, ref):
     assert ref.candidate is not None
     return catalog.mirrors.promote(HERE, ref.ref, ref.ticket, ref.candidate, token=new_token(), actor="ada")
 
@@ -112,7 +108,7 @@ def test_only_a_mirror_takes_what_is_for_mirrors(catalog, call):
 
 
 def test_a_mirror_stays_read_only(mirror):
-    with pytest.raises(PreconditionFailed, match="promote-writable", check=has_kind("read_only_repository")):
+    with raising("read_only_repository", "promote-writable"):
         mirror.repositories.set_read_only(HERE, False)
     mirror.repositories.set_read_only(HERE, True)
 

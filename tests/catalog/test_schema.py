@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -12,7 +10,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 from support import tables_source
 from support.catalogs import REPO, create, everything
-from support.errors import has_kind
+from support.errors import raising
 from support.forked import run_forked
 from support.quick_catalogs import run_migrations, schema_made_once
 
@@ -24,7 +22,7 @@ from lakeops.catalog.migrations.run import config
 from lakeops.catalog.models import METADATA
 from lakeops.catalog.open import open_catalog
 from lakeops.model.clock import SystemClock
-from lakeops.model.errors import CatalogError, InvalidInput, PreconditionFailed
+from lakeops.model.errors import CatalogError
 
 
 @pytest.fixture(autouse=True)
@@ -98,15 +96,11 @@ def test_the_known_revisions_are_the_migrations():
 def test_a_newer_catalog_is_refused(empty, opened, database_url):
     set_revision(empty, "9999")
     try:
-        with pytest.raises(
-            PreconditionFailed,
-            match=r"'9999' is newer than this lakeops.*install a newer lakeops",
-            check=has_kind("catalog_version"),
-        ):
+        with raising("catalog_version", r"'9999' is newer than this lakeops.*install a newer lakeops"):
             opened(database_url)
-        with pytest.raises(PreconditionFailed, match="newer", check=has_kind("catalog_version")):
+        with raising("catalog_version", "newer"):
             opened(database_url, upgrade=True)
-        with pytest.raises(PreconditionFailed, match="newer", check=has_kind("catalog_version")):
+        with raising("catalog_version", "newer"):
             empty.upgrade()
     finally:
         set_revision(empty, schema.REVISIONS[-1])
@@ -114,7 +108,7 @@ def test_a_newer_catalog_is_refused(empty, opened, database_url):
 
 def test_an_older_schema_is_brought_up_to_date_only_when_somebody_decides_it(monkeypatch):
     monkeypatch.setattr(schema, "REVISIONS", ("0001", "0002"))
-    with pytest.raises(PreconditionFailed, match="lakeops doctor --upgrade", check=has_kind("catalog_version")):
+    with raising("catalog_version", "lakeops doctor --upgrade"):
         schema.check_revision("0001", upgrade_first=False)
     assert schema.check_revision("0001", upgrade_first=True)
     assert not schema.check_revision("0002", upgrade_first=False)
@@ -122,18 +116,14 @@ def test_an_older_schema_is_brought_up_to_date_only_when_somebody_decides_it(mon
 
 def test_an_older_postgresql_catalog_names_the_command(opened, postgres_url, monkeypatch):
     monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "next"))
-    with pytest.raises(
-        PreconditionFailed,
-        match="back the database up and run `lakeops doctor --upgrade`",
-        check=has_kind("catalog_version"),
-    ):
+    with raising("catalog_version", "back the database up and run `lakeops doctor --upgrade`"):
         opened(postgres_url)
 
 
 def test_lakeops_tables_without_a_revision_are_not_a_catalog(empty, opened, database_url):
     empty.database.write(lambda conn: conn.execute(text(f"DELETE FROM {VERSION_TABLE}")) and None)
     try:
-        with pytest.raises(PreconditionFailed, match="not a lakeops catalog", check=has_kind("catalog_version")):
+        with raising("catalog_version", "not a lakeops catalog"):
             opened(database_url)
     finally:
         insert = text(f"INSERT INTO {VERSION_TABLE} VALUES ('{schema.REVISIONS[-1]}')")
@@ -186,7 +176,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path, opened):
     "url", ["sqlite://", "sqlite:///:memory:", "mysql://u:hush@h/d", "no url: hush", "postgresql+asyncpg://u:hush@h/d"]
 )
 def test_urls_that_cannot_be_catalogs_are_settings_errors(opened, url):
-    with pytest.raises(InvalidInput, check=has_kind("invalid_settings")) as caught:
+    with raising("invalid_settings") as caught:
         opened(url)
     assert "hush" not in str(caught.value)
 
@@ -213,10 +203,8 @@ print([name for name in {HEAVY!r} if name in sys.modules])
 
 
 # --- the tables that statements use are those of the sqlmodel classes ---
-
-
-def described(metadata) -> list[str]:
-    """What PostgreSQL is told of the tables. It has no options of tables, and indexes are statements of their own."""
+def described(metadata):
+    """PostgreSQL gets tables without options, and indexes as statements of their own."""
     return [str(CreateTable(table).compile(dialect=postgresql.dialect())) for table in metadata.sorted_tables]
 
 

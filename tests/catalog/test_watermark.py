@@ -1,6 +1,4 @@
-"""What a mark has looked at can no longer be linked or published by the attempt that wrote it, whatever clocks say."""
-
-from __future__ import annotations
+"""Tests of marks: an attempt cannot link or publish what a mark has looked at, whatever clocks say."""
 
 from datetime import UTC, datetime, timedelta
 from threading import Barrier, Thread
@@ -8,18 +6,7 @@ from threading import Barrier, Thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.catalogs import (
-    REPO,
-    a_commit,
-    an_entry,
-    create,
-    create_mirror,
-    draft,
-    everything,
-    put,
-    seal,
-    table_of,
-)
+from support.catalogs import REPO, a_commit, an_entry, create, create_mirror, draft, everything, put, seal, table_of
 
 from lakeops.catalog.records import ExpectedState, from_epoch_micros
 from lakeops.catalog.tables import REPOSITORY
@@ -90,7 +77,7 @@ def test_an_attempt_at_or_before_the_watermark_is_refused_and_a_later_one_is_not
         with pytest.raises(AttemptExpired, match="has looked at everything begun until"):
             way(patient, started)
         assert patient.refs.branch(REPO, "main").commit_id == head
-        assert [row.path for row in patient.staging.staged_page(REPO, "main").rows] == ["staged"]
+        assert [row.path for row in patient.staging.staged_page(REPO, "main")[1]] == ["staged"]
     way(patient, cutoff + TICK)
 
 
@@ -161,7 +148,7 @@ def test_a_link_that_races_with_a_mark_is_there_before_it_or_is_refused(catalog,
 
 
 def with_watermark(catalog, moment):
-    """What ``begin_mark`` does to the repository's row, at a moment of the test's choice."""
+    """``begin_mark``'s change of the repository's row, at a moment of the test's choice."""
     from lakeops.catalog.guards import lock_repository
     from lakeops.catalog.records import epoch_micros
 
@@ -259,11 +246,9 @@ def test_changes_of_mind_never_shorten_what_was_promised(sqlite_url, opened, clo
     assert catalog.retention.set_grace(REPO, HOUR) == again
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["wait", "set", "begin"]), st.integers(1, 60)), max_size=30),
-)
+@given(st.lists(st.tuples(st.sampled_from(["wait", "set", "begin"]), st.integers(1, 60)), max_size=30))
 def test_no_attempt_loses_the_time_that_it_was_given(steps):
-    """What an attempt is given is what was set last when it began; no mark looks at it before that has passed."""
+    """An attempt gets the value that was set last when it began. No mark looks at it before that has passed."""
     now, grace, given_until = EPOCH, Grace(20), {}
     for what, count in steps:
         if what == "wait":

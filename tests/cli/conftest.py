@@ -158,7 +158,7 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
 
 @pytest.fixture(scope="module")
 def rich(standing: Repository) -> Repository:
-    """The same, with something of everything."""
+    """The lake of ``lake``, with something of everything."""
     return enrich(standing, Path.cwd())
 
 
@@ -192,7 +192,7 @@ def rich_again(saved: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture(scope="module")
 def unchanged(standing: Repository) -> Repository:
-    """The same, with a protected branch, and a read-only repository beside it."""
+    """The lake of ``lake``, with a protected branch, and a read-only repository beside it."""
     standing.create_branch("prod", source="main")
     standing.protect("prod")
     with Lake.open() as lake:

@@ -1,4 +1,4 @@
-"""What a shell offers while a URI is typed."""
+"""Tests of the completions that a shell offers while a URI is typed."""
 
 from __future__ import annotations
 

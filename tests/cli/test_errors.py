@@ -99,6 +99,15 @@ CASES = {
     "no such file": (["fs", "upload", "-s", "nosuch.txt", f"{R}/dev/x"], 2, "invalid_input"),
     "folder without recursive": (["fs", "upload", "-s", ".", f"{R}/dev/x"], 2, "invalid_input"),
     "stdin without a path": (["fs", "upload", "-s", "-", f"{R}/dev"], 2, "invalid_path"),
+    "fsck of nothing": (["fsck", "lakefs://none"], 4, "repository_not_found"),
+    "fsck of a ref": (["fsck", f"{R}/main"], 2, "invalid_uri"),
+    "import to no branch": (["import", "--from", ".", "--to", R, "-m", "m"], 2, "invalid_uri"),
+    "blame of a repository": (["blame", R], 2, "invalid_uri"),
+    "blame of nothing": (["blame", f"{R}/nosuch"], 4, "ref_not_found"),
+    "history of a ref": (["history", f"{R}/main"], 2, "invalid_uri"),
+    "history of nothing": (["history", f"{R}/main/nosuch"], 4, "object_not_found"),
+    "mirror setup of nothing": (["mirror", "setup-s3", "lakefs://none", "--destination", "s3://else/x"], 4,
+          "repository_not_found"),
     "stdin with recursive": (["fs", "upload", "-s", "-", "-r", f"{R}/dev/x"], 2, "invalid_input"),
 }  # fmt: skip
 

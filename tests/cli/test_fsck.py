@@ -6,8 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from lakeops.lake import Repository
 from lakeops.model.errors import Transient
 
@@ -57,15 +55,6 @@ def test_information_alone_leaves_with_0(run, flights):
     assert "everything is in order" in run.ok("fsck", R)
 
 
-def test_objects_are_looked_at_with_data_alone(run, flights):
-    for file in files_of(flights, "data"):
-        file.write_bytes(b"x" * file.stat().st_size)
-    assert run("fsck", R).exit_code == 0
-    result = run("fsck", R, "--data", "--json")
-    assert result.exit_code == 1
-    assert {one["kind"] for one in json.loads(result.stdout)["findings"]} == {"object_checksum_mismatch"}
-
-
 def test_a_check_that_ends_early_is_still_one_document(run, flights, monkeypatch):
     def gone(*_args, **_given):
         raise Transient("the catalog is away", kind="catalog_unavailable")
@@ -80,8 +69,3 @@ def test_a_check_that_ends_early_is_still_one_document(run, flights, monkeypatch
     assert found["error"] == {"kind": "catalog_unavailable", "message": "the catalog is away"}
     assert "ok" not in found
     assert run("fsck", R).stderr == "Error: the catalog is away\n"
-
-
-@pytest.mark.parametrize(("uri", "code"), [("lakefs://none", 4), (f"{R}/main", 2), ("flights", 2)])
-def test_what_cannot_be_checked(run, flights, uri, code):
-    assert run.error("fsck", uri)["exit_code"] == code

@@ -112,18 +112,6 @@ def test_an_unknown_mark_is_not_found(run, flights, verb):
     assert (error["kind"], error["exit_code"]) == ("mark_not_found", 4)
 
 
-def test_a_stale_mark_is_refused(run, garbage):
-    old = run.json("gc", "mark", "lakefs://flights")
-    run.json("gc", "mark", "lakefs://flights")
-    error = run.error("gc", "sweep", "lakefs://flights", old["id"], "--yes")
-    assert (error["kind"], error["exit_code"]) == ("mark_refused", 5)
-
-
-def test_a_mirror_is_refused(run, lake, flights):
-    flights.set_read_only()
-    assert run.error("gc", "mark", "lakefs://flights")["exit_code"] == 5
-
-
 def test_expired_commits_are_marked_in_the_log(run, lake, garbage):
     garbage.gc.set_rules({"default_retention_days": 0})
     run.ok("gc", "mark", "lakefs://flights")
@@ -194,20 +182,6 @@ def test_the_grace_period_is_shown_and_changed(run, flights):
     assert (found["grace_seconds"], found["pending_seconds"]) == (172_800, 3600)
     error = run.error("gc", "grace", "lakefs://flights", "soon")
     assert (error["kind"], error["exit_code"]) == ("invalid_input", 2)
-
-
-def test_a_setting_of_the_collector_endangers_nobody(run, garbage, monkeypatch):
-    """The repository was made with 24 hours: a process that is told one hour goes by these."""
-    main = garbage.branch("main")
-    young = main.put("young", b"1").physical_address
-    main.reset()
-    now = SystemClock().now
-    monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(hours=2))
-    monkeypatch.setenv("LAKEOPS_GRACE_HOURS", "1")
-    report = run.json("gc", "report", "lakefs://flights", run.json("gc", "mark", "lakefs://flights")["id"])
-    assert report["grace_hours"] == 24
-    assert young not in report["sample"]["object"]
-    assert report["kept"]["grace"]["count"] >= 1
 
 
 def test_a_clock_in_doubt_is_confirmed(run, garbage, monkeypatch):

@@ -237,18 +237,6 @@ def test_a_caret_where_retention_took_what_was_before(run, lake, flights):
     assert run.error("blame", f"{R}/main~1")["exit_code"] == 5
 
 
-def test_errors(run, flights):
-    for args, kind, exit_code in (
-        (["blame", R], "invalid_uri", 2),
-        (["blame", f"{R}/nosuch"], "ref_not_found", 4),
-        (["blame", "lakefs://nosuch/main"], "repository_not_found", 4),
-        (["history", f"{R}/main"], "invalid_uri", 2),
-        (["history", f"{R}/main/nosuch"], "object_not_found", 4),
-    ):
-        error = run.error(*args)
-        assert (error["kind"], error["exit_code"]) == (kind, exit_code), args
-
-
 # --- ``lakeops audit`` on a real lake ---
 
 

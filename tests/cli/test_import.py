@@ -64,12 +64,6 @@ def test_what_is_refused(run, flights, source, change, code, kind, words):
     assert flights.branch("main").commit_id == head
 
 
-def test_nothing_new_is_an_error(run, flights, source):
-    args = ("import", "--from", "source", "--to", f"{R}/main/raw", "-m", "m")
-    run.ok(*args)
-    assert run.error(*args)["kind"] == "no_changes"
-
-
 def test_links_are_named_or_skipped(run, flights, source):
     Path("source/link").symlink_to("x")
     args = ("import", "--from", "source", "--to", f"{R}/main/raw", "-m", "m")
@@ -84,7 +78,3 @@ def test_an_empty_source(run, flights):
     assert run.error(*args)["exit_code"] == 4
     assert run.json(*args, "--allow-empty-source")["metadata"]["lakeops.import.objects"] == "0"
     assert paths(flights) == ["readme.md"]
-
-
-def test_a_uri_without_a_branch(run, flights, source):
-    assert run.error("import", "--from", "source", "--to", R, "-m", "m")["exit_code"] == 2

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lakeops.lake import Lake
-from lakeops.ops.mirror import setup_s3
+from lakeops.store.s3 import replication_rules
 from lakeops.store.s3.client import client
 
 ROLE = "arn:aws:iam::123456789012:role/replicate"
@@ -104,12 +104,6 @@ def test_it_is_set_up_once(run, args, buckets_there):
     assert "nothing to change" in run.ok(*args, "--apply")
 
 
-def test_namespaces_can_be_named_without_a_repository(run, args, buckets_there):
-    source, mirror = buckets_there
-    words = ["mirror", "setup-s3", "--source", source.url, "--destination", mirror.url, "--role", ROLE]
-    assert run.json(*words, "--apply", "--yes")["changed"] == 5
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -129,11 +123,6 @@ def test_a_local_namespace_is_no_bucket(run, flights):
     found = run.error(*words)
     assert found["kind"] == "invalid_input"
     assert "mirror replicate" in found["message"]
-
-
-def test_an_unknown_repository(run, lake):
-    words = ["mirror", "setup-s3", "lakefs://none", "--destination", "s3://elsewhere/flights", "--role", ROLE]
-    assert run.error(*words)["kind"] == "repository_not_found"
 
 
 def test_a_batch_job_needs_aws(run, args):
@@ -245,7 +234,7 @@ def test_on_aws_the_batch_job_is_started(run, as_on_aws, monkeypatch):
             started.append(job)
             return {"JobId": "job-7"}
 
-    monkeypatch.setattr(setup_s3, "control_client", lambda _: Control())
+    monkeypatch.setattr(replication_rules, "control_client", lambda _: Control())
     assert "Batch replication job job-7" in run.ok(*as_on_aws, "--apply", "--start-batch", "--yes")
     (job,) = started
     assert job["RoleArn"] == ROLE

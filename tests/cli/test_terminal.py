@@ -1,4 +1,4 @@
-"""What a person sees: a real terminal of a given width, colours, questions, progress."""
+"""Tests in a real terminal of a given width: colours, questions, progress."""
 
 from __future__ import annotations
 

@@ -1,33 +1,29 @@
 """Statements that transitions and looks send to the catalog's database, on both kinds of it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest
 from support.catalogs import FIRST, REPO, an_entry, commit_all, create, expire_commits, new_token, put, seal
 from support.statements import ours, statements
 
-from lakeops.catalog.open import Catalog
 
-
-def sealed(catalog: Catalog) -> None:
+def sealed(catalog):
     put(catalog, an_entry("a"), an_entry("b"))
     seal(catalog)
     put(catalog, an_entry("b"), an_entry("c"))
 
 
-def a_chain(catalog: Catalog, count: int = 30) -> list[str]:
+def a_chain(catalog, count=30):
     return [FIRST.id, *(commit_all(catalog, f"c{number}").id for number in range(count))]
 
 
-def two_more(catalog: Catalog) -> None:
+def make_branch(catalog, _):
+    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+
+
+def two_more(catalog):
     for name in ("one", "two"):
         create(catalog, name)
-
-
-def make_branch(catalog: Catalog, _: object) -> None:
-    catalog.refs.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
 
 
 COSTS = {
@@ -51,7 +47,7 @@ COSTS = {
 
 
 @pytest.mark.parametrize("name", COSTS)
-def test_statements(catalog: Catalog, name: str) -> None:
+def test_statements(catalog, name):
     prepare, act, server, file = COSTS[name]
     found = prepare(catalog)
     with statements(catalog) as seen:
@@ -59,8 +55,8 @@ def test_statements(catalog: Catalog, name: str) -> None:
     assert len(ours(seen)) == (server if catalog.database.dialect.name == "postgresql" else file), ours(seen)
 
 
-def test_what_is_locked_for_does_not_grow_with_history(catalog: Catalog) -> None:
-    def cost(count: int) -> tuple[int, int]:
+def test_what_is_locked_for_does_not_grow_with_history(catalog):
+    def cost(count):
         old = a_chain(catalog, count)[:10]
         expire_commits(catalog, REPO, [])
         with statements(catalog) as seen:

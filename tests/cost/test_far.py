@@ -1,34 +1,28 @@
 """How many requests of a verb wait for one another, with a store far away and an empty or a full cache on disk."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 from support.far import PATHS, Requests, open_far, prepare, staged
-
-from lakeops import Repository, Settings
 
 QUIET = 0.1
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+def prepared(tmp_path_factory):
     return prepare(tmp_path_factory.mktemp("far"))
 
 
 @pytest.fixture(params=["cold", "kept"])
-def how(request) -> str:
+def how(request):
     return request.param
 
 
 @pytest.fixture
-def chain(prepared, how, tmp_path) -> Callable[[Callable[[Repository], object]], int]:
+def chain(prepared, how, tmp_path):
     """How many requests of a verb wait for one another, in a new process."""
     folder = prepared.disk_cache if how == "kept" else tmp_path / "none yet"
     settings = prepared.model_copy(update={"disk_cache": folder})
 
-    def measured(act: Callable[[Repository], object]) -> int:
+    def measured(act):
         requests = Requests(QUIET)
         with open_far(settings, requests) as lake:
             act(lake.repository("repo"))
@@ -37,7 +31,7 @@ def chain(prepared, how, tmp_path) -> Callable[[Callable[[Repository], object]],
     return measured
 
 
-def committed(prepared: Settings, *branches: str, which: Callable[[int], range]) -> None:
+def committed(prepared, *branches, which):
     staged(prepared, *branches, which=which)
     with open_far(prepared, Requests()) as lake:
         for branch in branches:

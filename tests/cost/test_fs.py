@@ -1,12 +1,9 @@
-"""What reads over fsspec cost: statements and requests do not grow with how often a program asks for a file."""
-
-from __future__ import annotations
+"""Cost of reads over fsspec: statements and requests do not grow with how often a program asks for a file."""
 
 import io
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,16 +11,16 @@ import pytest
 from support.far import Requests, open_far
 from support.statements import ours, statements
 
-from lakeops import Repository, Settings
+from lakeops import Settings
 from lakeops.fs import LakeopsFileSystem
 
 
 @pytest.fixture
-def fs(repo: Repository) -> LakeopsFileSystem:
+def fs(repo):
     return LakeopsFileSystem(home=str(repo._ctx.settings.home))
 
 
-def _days(repo: Repository, files: int) -> None:
+def _days(repo, files):
     with repo.branch("main").batch() as batch:
         for day in range(files):
             sink = io.BytesIO()
@@ -31,7 +28,7 @@ def _days(repo: Repository, files: int) -> None:
             batch.put(f"t/day={day:03}/part.parquet", sink.getvalue())
 
 
-def _sum(fs: LakeopsFileSystem, glob: str) -> int:
+def _sum(fs, glob):
     import duckdb
 
     with duckdb.connect() as connection:
@@ -40,7 +37,7 @@ def _sum(fs: LakeopsFileSystem, glob: str) -> int:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_statements_do_not_grow_with_the_files_that_duckdb_reads(repo: Repository, fs: LakeopsFileSystem, monkeypatch):
+def test_statements_do_not_grow_with_the_files_that_duckdb_reads(repo, fs, monkeypatch):
     """DuckDB lists twice, and asks for each file six times."""
     monkeypatch.setattr("lakeops.fs.MOVING_SECONDS", 3600)
     _days(repo, 60)
@@ -58,7 +55,7 @@ def test_statements_do_not_grow_with_the_files_that_duckdb_reads(repo: Repositor
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_small_file_far_away_is_one_request_however_often_it_is_opened(tmp_path: Path):
+def test_a_small_file_far_away_is_one_request_however_often_it_is_opened(tmp_path):
     settings = Settings.load(home=tmp_path / "home", fsync=False)
     requests = Requests()
     with open_far(settings, requests) as lake:
@@ -75,9 +72,7 @@ def test_a_small_file_far_away_is_one_request_however_often_it_is_opened(tmp_pat
         assert asked.total() <= 20 + 1
 
 
-def test_what_was_told_is_told_again_until_something_is_written_or_time_passes(
-    repo: Repository, fs: LakeopsFileSystem, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_was_told_is_told_again_until_something_is_written_or_time_passes(repo, fs, monkeypatch):
     passed = [0.0]
     monkeypatch.setattr("lakeops.fs.stopwatch", lambda: lambda begun=passed[0]: passed[0] - begun)
     main = repo.branch("main")
@@ -115,7 +110,7 @@ def test_what_was_told_is_told_again_until_something_is_written_or_time_passes(
         assert ours(seen)
 
 
-def test_reading_leaves_pandas_alone(repo: Repository):
+def test_reading_leaves_pandas_alone(repo):
     """Its import would be a quarter of the CPU of a program that reads a few files."""
     _days(repo, 60)
     commit = repo.branch("main").commit("days").id

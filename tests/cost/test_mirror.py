@@ -1,14 +1,10 @@
-"""What a mirror's pass costs: it follows what changed, not the repository, and not how many commits were skipped."""
+"""Cost of a mirror's pass: it follows the changes, not the repository, and not the number of skipped commits."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 import pytest
-from support.mirrors import Pair, open_pair
+from support.mirrors import open_pair
 from support.statements import transactions
 
 from lakeops.store import layout
@@ -16,12 +12,12 @@ from lakeops.testing import ManualClock
 
 
 @pytest.fixture
-def pair(tmp_path: Path, clock: ManualClock) -> Iterator[Pair]:
+def pair(tmp_path, clock):
     with open_pair(tmp_path, clock=clock, random=Random(1)) as opened:
         yield opened
 
 
-def stage(pair: Pair, paths: list[str], keys: list[str], checksum: str) -> None:
+def stage(pair, paths, keys, checksum):
     """Objects of one byte each, written and committed in bulk."""
     for key in keys:
         pair.replicator.source.put(key, b"x")
@@ -31,7 +27,7 @@ def stage(pair: Pair, paths: list[str], keys: list[str], checksum: str) -> None:
     pair.repo.branch("main").commit("in bulk")
 
 
-def fill(pair: Pair, count: int) -> None:
+def fill(pair, count):
     """A repository of ``count`` objects that is wholly mirrored. The contents are one object; only names count."""
     address = pair.repo.branch("main").put("seed", b"x").physical_address
     store = pair.replicator.source
@@ -161,7 +157,7 @@ def test_an_idle_pass_is_six_transactions(pair):
     assert (seen.count("read"), seen.count("write")) == (4, 2)
 
 
-def cost_of_a_fail_over(place, older: int) -> int:
+def cost_of_a_fail_over(place, older):
     """Store calls of a fail-over with so many older commits, each with a metarange of its own."""
     with open_pair(place, clock=ManualClock(), random=Random(1)) as pair:
         for number in range(older):

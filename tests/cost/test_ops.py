@@ -1,9 +1,7 @@
-"""What each verb asks of the catalog: statements and transactions. A catalog may be as far away as a bucket.
+"""Cost of each verb in the catalog: statements and transactions. A catalog may be as far away as a bucket.
 
 The first test holds the table of docs/catalog.md.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Callable
@@ -12,7 +10,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from threading import Event
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -23,7 +20,6 @@ from support.statements import ours, statements, transactions
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.model.errors import PreconditionFailed
 from lakeops.ops import merge as merging
-from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.read import RangeReader
 from lakeops.testing import Faults, ManualClock
 
@@ -57,12 +53,12 @@ VERBS: dict[str, Verb] = {
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def catalog_settings(request, tmp_path: Path) -> Settings:
+def catalog_settings(request, tmp_path):
     url = None if request.param == "sqlite" else request.getfixturevalue("empty_postgres_url")
     return Settings.load(home=tmp_path / "home", database_url=url, fsync=False)
 
 
-def prepare(settings: Settings) -> None:
+def prepare(settings):
     with Lake.open(settings=settings) as lake:
         repo = lake.create_repository("repo", split=Split(2, 4, 8))
         for number in range(4):
@@ -75,7 +71,7 @@ def prepare(settings: Settings) -> None:
             repo.branch(name).commit(name)
 
 
-def documented(dialect: str) -> dict[str, tuple[int, int]]:
+def documented(dialect):
     """The page's table: transactions and statements of a verb."""
     section = PAGE.read_text().partition("## What a verb asks")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^|]+) \| (\d+) \| (\d+) \| (\d+) \|$", section, re.MULTILINE)
@@ -83,7 +79,7 @@ def documented(dialect: str) -> dict[str, tuple[int, int]]:
     return {name: (int(trips), int(counts[column])) for name, trips, *counts in rows}
 
 
-def test_the_page_lists_what_each_verb_asks(catalog_settings: Settings) -> None:
+def test_the_page_lists_what_each_verb_asks(catalog_settings):
     """In a process that has opened the lake; the handles of repository and branch look for them, too."""
     prepare(catalog_settings)
     found = {}
@@ -98,10 +94,10 @@ def test_the_page_lists_what_each_verb_asks(catalog_settings: Settings) -> None:
 
 
 @pytest.fixture
-def counted(lake: Lake):
+def counted(lake):
     """Calls something twice, and returns how many statements the second call sent: the process has its caches then."""
 
-    def counted(work) -> int:
+    def counted(work):
         work()
         with statements(lake.catalog) as seen:
             work()
@@ -110,7 +106,7 @@ def counted(lake: Lake):
     return counted
 
 
-def test_reading_a_path_of_a_branch_is_one(repo: Repository, fill, counted) -> None:
+def test_reading_a_path_of_a_branch_is_one(repo, fill, counted):
     fill(repo, "main", a="1")
     main = repo.branch("main")
     main.put("b", b"2")
@@ -121,14 +117,14 @@ def test_reading_a_path_of_a_branch_is_one(repo: Repository, fill, counted) -> N
     assert counted(lambda: at_commit.stat("a")) == 1
 
 
-def test_a_page_of_a_branch_is_two(repo: Repository, fill, counted) -> None:
+def test_a_page_of_a_branch_is_two(repo, fill, counted):
     fill(repo, "main", **{f"f{number}": "" for number in range(20)})
     main = repo.branch("main")
     assert counted(lambda: list(islice(main.list(), 5))) == 2
     assert counted(lambda: list(main.list(delimiter="/"))) == 2
 
 
-def test_a_log_of_known_length_is_two(repo: Repository, counted) -> None:
+def test_a_log_of_known_length_is_two(repo, counted):
     main = repo.branch("main")
     for number in range(40):
         main.commit(str(number), allow_empty=True)
@@ -137,17 +133,17 @@ def test_a_log_of_known_length_is_two(repo: Repository, counted) -> None:
     assert 2 < counted(lambda: list(repo.log("main"))) < 10
 
 
-def test_a_new_branch_is_five(repo: Repository, counted) -> None:
+def test_a_new_branch_is_five(repo, counted):
     """On a server it is four: there, a move and its record in the audit are one statement."""
     names = iter("abcdef")
     assert counted(lambda: repo.create_branch(next(names), "main")) == 5
 
 
 @pytest.fixture
-def trips(repo: Repository, lake: Lake):
+def trips(repo, lake):
     """Runs something once; returns how many transactions read and how many write."""
 
-    def trips(work) -> tuple[int, int]:
+    def trips(work):
         with transactions(lake.catalog) as seen:
             work()
         return seen.count("read"), seen.count("write")
@@ -155,7 +151,7 @@ def trips(repo: Repository, lake: Lake):
     return trips
 
 
-def test_transactions_of_what_is_written(repo: Repository, trips) -> None:
+def test_transactions_of_what_is_written(repo, trips):
     main = repo.branch("main")
     assert trips(lambda: main.put("a", b"1")) == (1, 1)
     assert trips(lambda: main.delete("a")) == (1, 1), "the look before the put was a moment ago"
@@ -178,7 +174,7 @@ def test_transactions_of_what_is_written(repo: Repository, trips) -> None:
     assert trips(lambda: repo.delete_branch("dev")) == (0, 1)
 
 
-def test_transactions_of_what_is_read(repo: Repository, trips, fill) -> None:
+def test_transactions_of_what_is_read(repo, trips, fill):
     for number in range(3):
         fill(repo, "main", a=str(number))
     main = repo.branch("main")
@@ -194,7 +190,7 @@ def test_transactions_of_what_is_read(repo: Repository, trips, fill) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 8])
-def test_puts_within_a_moment_check_once(lake: Lake, threads: int) -> None:
+def test_puts_within_a_moment_check_once(lake, threads):
     main = lake.create_repository("other").branch("main")
     with transactions(lake.catalog) as seen, ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda number: main.put(f"p{number}", b"x"), range(40)))
@@ -203,7 +199,7 @@ def test_puts_within_a_moment_check_once(lake: Lake, threads: int) -> None:
     assert {item.path for item in main.list()} == {f"p{number}" for number in range(40)}
 
 
-def test_what_a_batch_holds_is_linked_with_the_next_put(repo: Repository, trips) -> None:
+def test_what_a_batch_holds_is_linked_with_the_next_put(repo, trips):
     main = repo.branch("main")
     with main.batch() as batch:
         for number in range(30):
@@ -213,7 +209,7 @@ def test_what_a_batch_holds_is_linked_with_the_next_put(repo: Repository, trips)
         assert len(list(main.list())) == 32
 
 
-def test_a_first_attempt_costs_no_transaction_more(catalog_settings: Settings) -> None:
+def test_a_first_attempt_costs_no_transaction_more(catalog_settings):
     """The queue is for those who lost a race."""
     faults = Faults()
     with open_faulty(catalog_settings, faults) as lake:
@@ -227,7 +223,7 @@ def test_a_first_attempt_costs_no_transaction_more(catalog_settings: Settings) -
         assert counted == {"seal": 1, "publish": 2, "enqueue": 0, "dequeue": 0}
 
 
-def test_a_page_costs_the_same_after_many_refusals(repo: Repository, fill, counted) -> None:
+def test_a_page_costs_the_same_after_many_refusals(repo, fill, counted):
     fill(repo, "main", same="0")
     repo.create_branch("dev")
     fill(repo, "dev", more="1")
@@ -241,7 +237,7 @@ def test_a_page_costs_the_same_after_many_refusals(repo: Repository, fill, count
     assert counted(lambda: next(main.list())) == before
 
 
-def test_folders_of_a_branch_take_one_look_at_the_staging_area(repo: Repository, fill, counted) -> None:
+def test_folders_of_a_branch_take_one_look_at_the_staging_area(repo, fill, counted):
     main = repo.branch("main")
     fill(repo, "main", **{f"{folder:02}/{name}": "" for folder in range(30) for name in "ab"})
     main.put("05/c", b"")
@@ -250,13 +246,9 @@ def test_folders_of_a_branch_take_one_look_at_the_staging_area(repo: Repository,
 
 @pytest.mark.parametrize(
     ("limit", "most", "puts", "size", "links"),
-    [
-        ("MOST_OBJECTS", 20, 50, 1, 3),
-        ("MOST_BYTES", 100, 3, 60, 2),
-        ("MOST_OBJECTS", 20, 0, 1, 0),
-    ],
+    [("MOST_OBJECTS", 20, 50, 1, 3), ("MOST_BYTES", 100, 3, 60, 2), ("MOST_OBJECTS", 20, 0, 1, 0)],
 )
-def test_a_batch_links_in_few_transactions(settings: Settings, monkeypatch, limit, most, puts, size, links) -> None:
+def test_a_batch_links_in_few_transactions(settings, monkeypatch, limit, most, puts, size, links):
     monkeypatch.setattr(f"lakeops.ops.batcher.{limit}", most)
     faults = Faults()
     with open_faulty(settings, faults) as lake:
@@ -269,18 +261,18 @@ def test_a_batch_links_in_few_transactions(settings: Settings, monkeypatch, limi
 class Opened:
     """Counts the ranges that readers open."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.files: list[str] = []
         method = RangeReader.open
 
-        def call(reader: RangeReader, row: RangeRow) -> object:
+        def call(reader, row):
             self.files.append(row.file)
             return method(reader, row)
 
         monkeypatch.setattr(RangeReader, "open", call)
 
 
-def test_ranges_that_commits_share_are_not_opened(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_that_commits_share_are_not_opened(repo, monkeypatch):
     main = repo.branch("main")
     for number in range(200):
         main.put(f"o{number:03}", b"1")
@@ -304,7 +296,7 @@ def test_ranges_that_commits_share_are_not_opened(repo: Repository, monkeypatch:
     assert len(opened.files) <= 16, "only the ranges of the prefix, before and after the one change there"
 
 
-def test_an_import_again_writes_no_range_that_stands(repo: Repository, tmp_path: Path) -> None:
+def test_an_import_again_writes_no_range_that_stands(repo, tmp_path):
     (tmp_path / "source").mkdir()
     for number in range(30):
         (tmp_path / "source" / f"{number:02}").write_text("old")
@@ -318,7 +310,7 @@ def test_an_import_again_writes_no_range_that_stands(repo: Repository, tmp_path:
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_a_read_makes_no_more_requests_than_the_store_needs(endpoint_of, buckets, tmp_path: Path, remote: bool) -> None:
+def test_a_read_makes_no_more_requests_than_the_store_needs(endpoint_of, buckets, tmp_path, remote):
     data, endpoint = bytes(range(256)) * 1200, endpoint_of("moto")
     namespace = f"s3://{buckets(endpoint)}/{uuid4().hex}" if remote else None
     faults, chosen = Faults(), Settings.load(home=tmp_path / "home", s3_endpoint_url=endpoint, fsync=False)
@@ -335,7 +327,7 @@ def test_a_read_makes_no_more_requests_than_the_store_needs(endpoint_of, buckets
         assert faults.counts == {"get_range" if remote else "open": 1}
 
 
-def test_a_merge_reads_nothing_far_in_its_turn(tmp_path: Path, monkeypatch) -> None:
+def test_a_merge_reads_nothing_far_in_its_turn(tmp_path, monkeypatch):
     """It reads its source while another thread has the turn. What others wrote lies on this machine."""
     settings = Settings.load(home=tmp_path / "home", fsync=False, disk_cache=tmp_path / "kept", disk_cache_mb=64)
     requests, is_ready, read_ahead = Requests(), Event(), merging._read_ahead
@@ -348,7 +340,7 @@ def test_a_merge_reads_nothing_far_in_its_turn(tmp_path: Path, monkeypatch) -> N
             repo.create_branch(name, "main").put(f"f{name}", b"2")
             repo.branch(name).commit(name)
 
-    def read(*args: Any) -> None:
+    def read(*args):
         read_ahead(*args)
         is_ready.set()
 
@@ -357,7 +349,7 @@ def test_a_merge_reads_nothing_far_in_its_turn(tmp_path: Path, monkeypatch) -> N
         repo = lake.repository("repo")
         waiting = []
 
-        def let_another_wait(_: str) -> None:
+        def let_another_wait(_):
             waiting.append(pool.submit(repo.merge, "two", "main", on_head=lambda _: requests.rounds.clear()))
             assert is_ready.wait(60), "the other merge reads while it waits"
 

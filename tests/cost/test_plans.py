@@ -1,8 +1,6 @@
 """PostgreSQL's plans on full tables: no verb reads a table from end to end, nor many pages that it does not need."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -22,7 +20,7 @@ SMALL = "small"
 Verb = Callable[[Lake], object]
 
 
-def write_output(repo: Repository) -> None:
+def write_output(repo):
     with repo.branch("to").output("out/") as url:
         Path(url.removeprefix("file://"), "part").write_bytes(b"1")
 
@@ -74,7 +72,7 @@ BESIDE_A_FULL_REPOSITORY: dict[str, Verb] = {
 }
 
 
-def prepare(lake: Lake) -> None:
+def prepare(lake):
     """Two repositories of a few commits and branches, and a mirror of the second."""
     for name in (FULL, SMALL):
         repo = lake.create_repository(name, split=Split(2, 4, 8))
@@ -90,7 +88,7 @@ def prepare(lake: Lake) -> None:
 
 
 @pytest.fixture(params=[ROWS, pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
-def full(request: pytest.FixtureRequest, tmp_path: Path, empty_postgres_url: str) -> Iterator[tuple[Lake, str, int]]:
+def full(request, tmp_path, empty_postgres_url):
     settings = Settings.load(home=tmp_path / "home", database_url=empty_postgres_url, fsync=False, committer="ada")
     with Lake.open(settings=settings) as lake:
         prepare(lake)
@@ -100,7 +98,7 @@ def full(request: pytest.FixtureRequest, tmp_path: Path, empty_postgres_url: str
         yield lake, empty_postgres_url, request.param
 
 
-def test_no_statement_reads_a_full_table_from_end_to_end(full: tuple[Lake, str, int]) -> None:
+def test_no_statement_reads_a_full_table_from_end_to_end(full):
     lake, url, rows = full
     tables = full_tables(url, min(rows, MOST) // 2)
     assert len(tables) == len(METADATA.sorted_tables) - len(OF_ONE_ROW), sorted(tables)

@@ -1,7 +1,5 @@
 """Requests of the store: how many travel together, and how few are made."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,12 +1,8 @@
-"""What a page asks of the catalog and the store does not grow with the repository: counts, at two sizes."""
-
-from __future__ import annotations
+"""Cost of a page in the catalog and the store: counts, at two sizes, do not grow with the repository."""
 
 import warnings
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -56,14 +52,14 @@ PAGES = {
 
 
 class Cost(NamedTuple):
-    """What one page took."""
+    """The cost of one page."""
 
     statements: int
     steps: int
     requests: int
 
 
-def rows(count: int, mark: str) -> pa.Table:
+def rows(count, mark):
     """Objects that lie elsewhere."""
     numbers = range(count)
     return pa.table(
@@ -77,7 +73,7 @@ def rows(count: int, mark: str) -> pa.Table:
     )
 
 
-def build(lake: Lake, size: int) -> None:
+def build(lake, size):
     """A repository of which everything grows with ``size``."""
     repo = lake.create_repository("large", split=Split(50, 100, 200))
     main = repo.branch("main")
@@ -97,18 +93,18 @@ def build(lake: Lake, size: int) -> None:
 
 
 @contextmanager
-def steps(lake: Lake) -> Iterator[list[int]]:
+def steps(lake):
     """Counts tens of steps of SQLite's machine: what it reads and sorts, whatever the statement."""
     seen = [0]
 
-    def step() -> int:
+    def step():
         seen[0] += 1
         return 0
 
-    def count(connection: Any, *_rest: Any) -> None:
+    def count(connection, *_rest):
         connection.set_progress_handler(step, 10)
 
-    def stop(connection: Any, *_rest: Any) -> None:
+    def stop(connection, *_rest):
         connection.set_progress_handler(None, 0)
 
     engine = lake.catalog.database.engine
@@ -121,13 +117,13 @@ def steps(lake: Lake) -> Iterator[list[int]]:
         event.remove(engine, "checkin", stop)
 
 
-def forget() -> None:
+def forget():
     """As in a new process."""
     pages._cache.clear()
     history._far.clear()
 
 
-def costs(home: Path, size: int) -> dict[str, Cost]:
+def costs(home, size):
     """Of each page."""
     settings = Settings.load(home=home, fsync=False)
     with Lake.open(settings=settings) as lake:
@@ -155,7 +151,7 @@ DOWN = {"branches", "compare"}
 """Pages that read history down to where refs parted, in a few statements."""
 
 
-def test_what_a_page_costs_does_not_grow_with_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_page_costs_does_not_grow_with_the_repository(tmp_path, monkeypatch):
     for module, names in FEW.items():
         for name in names:
             monkeypatch.setattr(module, name, 5)
@@ -173,7 +169,7 @@ def test_what_a_page_costs_does_not_grow_with_the_repository(tmp_path: Path, mon
     assert not grown
 
 
-def test_a_list_of_repositories_takes_the_same_statements_for_one_and_for_many(tmp_path: Path) -> None:
+def test_a_list_of_repositories_takes_the_same_statements_for_one_and_for_many(tmp_path):
     """Heads, branches and checks come for all of a page at once. Sizes are read once, with no statement."""
     settings, taken = Settings.load(home=tmp_path, fsync=False), []
     for number in (1, 12):
@@ -200,7 +196,7 @@ def test_a_list_of_repositories_takes_the_same_statements_for_one_and_for_many(t
     assert 13 <= read_many <= 13 * read_one
 
 
-def test_what_was_summed_up_is_not_read_again(tmp_path: Path) -> None:
+def test_what_was_summed_up_is_not_read_again(tmp_path):
     """Sums stay with the ids of their commits, for every later request of the process."""
     settings = Settings.load(home=tmp_path, fsync=False)
     with Lake.open(settings=settings) as lake:
@@ -219,7 +215,7 @@ def test_what_was_summed_up_is_not_read_again(tmp_path: Path) -> None:
         assert reads[1] == 0, path
 
 
-def test_folders_of_staged_rows_take_a_statement_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_staged_rows_take_a_statement_each(tmp_path, monkeypatch):
     """However many rows are staged in each folder: a folder is passed over, not read."""
     monkeypatch.setattr(objects, "OBJECTS", 6)
     settings, taken = Settings.load(home=tmp_path, fsync=False), []
@@ -237,7 +233,7 @@ def test_folders_of_staged_rows_take_a_statement_each(tmp_path: Path, monkeypatc
     assert steps_many <= 7 * steps_few
 
 
-def test_refs_far_apart_are_met_in_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refs_far_apart_are_met_in_stretches(tmp_path, monkeypatch):
     """Commits from one down to what it shares with another are read thousands at a time, each of them once."""
     monkeypatch.setattr(history, "WALKED", 50)
     settings = Settings.load(home=tmp_path, fsync=False)

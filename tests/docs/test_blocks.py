@@ -3,20 +3,17 @@
 The command line understands commands, Python code, and files their parsers: of blocks that are not run, too.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
 from itertools import takewhile
 
 import pytest
 import typer
-from support.doc_pages import DOCS, LANES, NOT_RUN, ROOT, Block, blocks_of
+from support.doc_pages import DOCS, LANES, NOT_RUN, ROOT, blocks_of
 from support.doc_scenes import PAGES as RUN
 from typer._click.exceptions import UsageError
 from typer.core import TyperGroup
@@ -36,7 +33,7 @@ NOT_RUN_BLOCKS = 8
 ENDS = re.compile(r"[|<>&;#)]|\d>")
 
 
-def test_every_block_is_run_or_says_why_not() -> None:
+def test_every_block_is_run_or_says_why_not():
     lanes: dict[str, set[str]] = {}
     for page, found in PAGES.items():
         for block in found:
@@ -54,7 +51,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
     assert all(len(lane) > len(NOT_RUN) + 10 for lane, _ in not_run)
 
 
-def test_what_pages_install_is_there() -> None:
+def test_what_pages_install_is_there():
     """Commands of pip are not run, because the packages are there. Their extras are those of the package.
 
     On the public index the name ``lakeops`` is somebody else's.
@@ -66,11 +63,11 @@ def test_what_pages_install_is_there() -> None:
     assert {extra for group in shown for extra in group.split(",")} <= {*extras}
 
 
-def text_of(page: str) -> str:
+def text_of(page):
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-def shown(block: Block) -> Iterator[list[str]]:
+def shown(block):
     """The words of each ``lakeops`` command of a block of a shell, without what the shell does with it."""
     for line in block.text.replace("\\\n", " ").splitlines():
         if block.language == "console" and not line.startswith("$ "):
@@ -81,7 +78,7 @@ def shown(block: Block) -> Iterator[list[str]]:
             yield [*takewhile(lambda word: not ENDS.match(word), after)]
 
 
-def understand(words: list[str]) -> None:
+def understand(words):
     """Parse a command as the command line does, without doing anything. Raises ``UsageError``."""
     name, command, context = "lakeops", typer.main.get_command(app), None
     while isinstance(command, TyperGroup):
@@ -91,7 +88,7 @@ def understand(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page, found in PAGES.items() if any(one.language in SHELL for one in found)])
-def test_commands_are_those_of_the_command_line(page: str) -> None:
+def test_commands_are_those_of_the_command_line(page):
     wrong = []
     for block in PAGES[page]:
         for words in shown(block) if block.language in SHELL else ():
@@ -105,7 +102,7 @@ def test_commands_are_those_of_the_command_line(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page, found in PAGES.items() if any(b.language == "python" for b in found)])
-def test_code_imports_what_there_is(page: str) -> None:
+def test_code_imports_what_there_is(page):
     for block in PAGES[page]:
         for node in ast.walk(ast.parse(block.text)) if block.language == "python" else ():
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lakeops":
@@ -117,7 +114,7 @@ def test_code_imports_what_there_is(page: str) -> None:
                         importlib.import_module(one.name)
 
 
-def test_files_can_be_parsed() -> None:
+def test_files_can_be_parsed():
     parsers = {"json": json.loads, "toml": tomllib.loads}
     for found in PAGES.values():
         for block in found:
@@ -135,6 +132,6 @@ def test_files_can_be_parsed() -> None:
         "merge a b --strategy x",
     ],
 )
-def test_a_command_that_is_none_is_noticed(command: str) -> None:
+def test_a_command_that_is_none_is_noticed(command):
     with pytest.raises((UsageError, BadArgument)):
         understand(command.split())

@@ -1,11 +1,7 @@
 """The commands and the code that pages show are run, in the order of the page, on a lake of its own."""
 
-from __future__ import annotations
-
 import gc
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.doc_pages import check_output, commands
@@ -15,7 +11,7 @@ from lakeops.fs import LakeopsFileSystem
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Scene]:
+def scene(tmp_path, monkeypatch, request):
     """An empty working directory, and the settings of a user who has set nothing but the home."""
     for name in [name for name in os.environ if name.startswith("LAKEOPS_")]:
         monkeypatch.delenv(name)
@@ -33,11 +29,11 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that libraries leave open
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_shows_works(scene: Scene, page: str) -> None:
+def test_what_a_page_shows_works(scene, page):
     scene.run(page, PAGES[page])
 
 
-def test_output_that_differs_is_noticed() -> None:
+def test_output_that_differs_is_noticed():
     shown = ["commit 9876543210fedcba", "at ...", "..."]
     found = check_output("x", "commit 0123456789abcdef\nat 2026-11-22 16:12:05\nanything\n", shown)
     assert found == {"9876543210fedcba": "0123456789abcdef"}

@@ -3,12 +3,9 @@
 ``FACTS`` is the table of them. A value that changes in the code fails the page that says the old one.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -48,7 +45,7 @@ NO_CONTEXT: Any = None
 """Groups of commands know their members without one."""
 
 
-def _between(requirement: str) -> str:
+def _between(requirement):
     """``3.1.8 to 3.3`` of ``>=3.1.8,<3.4``; one version where only one minor version fits."""
     least, below = re.search(r">=([\d.]+),<([\d.]+)", requirement).groups()  # type: ignore[union-attr]
     major, minor = below.split(".")
@@ -56,7 +53,7 @@ def _between(requirement: str) -> str:
     return newest if least == newest else f"{least} to {newest}"
 
 
-def _needed(extra: str) -> str:
+def _needed(extra):
     return _between(EXTRAS[extra][0])
 
 
@@ -147,12 +144,12 @@ FACTS = [
 
 
 @pytest.mark.parametrize(("fact", "page"), FACTS, ids=[f"{page}-{fact}" for fact, page in FACTS])
-def test_a_page_states_what_the_code_has(fact: str, page: str) -> None:
+def test_a_page_states_what_the_code_has(fact, page):
     assert fact in PLAIN[page]
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_tests_and_files_that_a_page_names_exist(page: str) -> None:
+def test_the_tests_and_files_that_a_page_names_exist(page):
     """As in the comparison and the promises, whose rows say which test shows them."""
     named = re.findall(r"`((?:tests|dags|demo|bench|lakeops)/[\w./-]+?)(?:::(\w+))?`", PAGES[page])
     wrong = [name for name, _ in named if not (ROOT / name).exists()]
@@ -161,7 +158,7 @@ def test_the_tests_and_files_that_a_page_names_exist(page: str) -> None:
         assert not function or f"def {function}(" in (ROOT / name).read_text(encoding="utf-8"), function
 
 
-def test_every_promise_has_tests_and_the_harnesses_their_last_runs() -> None:
+def test_every_promise_has_tests_and_the_harnesses_their_last_runs():
     page = PAGES["docs/PROMISES.md"]
     rows = dict(re.findall(r"^\| (P\d+) [^|]+ \| ([^|]+) \|", page, re.MULTILINE))
     assert [*rows] == [f"P{number}" for number in range(1, 21)]
@@ -180,14 +177,13 @@ def test_every_promise_has_tests_and_the_harnesses_their_last_runs() -> None:
     )
 
 
-def first_column(text: str) -> set[str]:
-    """The first cells of the rows of the first table of a text."""
+def first_column(text):
     table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert table
     return {row.split("|")[1].strip() for row in table[0].splitlines()[2:]}
 
 
-def test_every_row_of_the_comparison_names_what_shows_it() -> None:
+def test_every_row_of_the_comparison_names_what_shows_it():
     compared, shown = (
         [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
         for table in re.findall(r"(?:^\|.*\n)+", PAGES["docs/comparison.md"], re.MULTILINE)[:2]
@@ -202,13 +198,13 @@ def test_every_row_of_the_comparison_names_what_shows_it() -> None:
 
 
 @pytest.mark.parametrize("front", ["README.md", "docs/index.md"])
-def test_front_pages_lead_to_every_feature(front: str) -> None:
+def test_front_pages_lead_to_every_feature(front):
     """A feature with a page of its own is on the page that people see first."""
     features = ["gateway", "local", "gc", "team", "publish", "read", "pages"]
     assert [name for name in features if not re.search(rf"\b{name}\.md", PAGES[front])] == []
 
 
-def _resolved(words: list[str]) -> tuple[str, set[str]]:
+def _resolved(words):
     """The words behind a command's name, and the options of the command."""
     command, options = COMMANDS, {"--json"}
     while isinstance(command, TyperGroup):
@@ -223,7 +219,7 @@ def _resolved(words: list[str]) -> tuple[str, set[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_within_sentences_exist(page: str) -> None:
+def test_commands_within_sentences_exist(page):
     """``lakeops gc mark --dry-run`` in a sentence is a command, and has that option."""
     text = re.sub(r"```.*?```", "", PAGES[page], flags=re.DOTALL)
     wrong = []
@@ -243,7 +239,7 @@ def test_commands_within_sentences_exist(page: str) -> None:
     assert not wrong
 
 
-def _commands(command: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _commands(command, prefix=""):
     if isinstance(command, TyperGroup):
         for name in command.list_commands(NO_CONTEXT):
             yield from _commands(command.get_command(NO_CONTEXT, name), f"{prefix} {name}")
@@ -254,7 +250,7 @@ def _commands(command: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
 ALL = dict(_commands(COMMANDS))
 
 
-def test_every_command_has_its_json_described() -> None:
+def test_every_command_has_its_json_described():
     section = PAGES["docs/cli.md"].split("## Output for programs")[1].split("\n## ")[0]
     cells = [row.split(" | ")[0] for row in section.splitlines()]
     told = {name.split(" --")[0] for cell in cells for name in re.findall(r"`([a-z0-9 -]+)`", cell)}
@@ -262,7 +258,7 @@ def test_every_command_has_its_json_described() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_command_has_an_example_that_is_understood(name: str) -> None:
+def test_every_command_has_an_example_that_is_understood(name):
     assert (ALL[name].epilog or "").startswith(f"Example: lakeops {name}")
     words = shlex.split(ALL[name].epilog)[2:]
     left, options = _resolved(words)
@@ -347,7 +343,7 @@ ROWS = [row for row in PAGES["docs/lakefs.md"].splitlines() if row.startswith("|
 
 
 @pytest.mark.parametrize("name", LAKECTL)
-def test_every_command_and_option_of_lakectl_stands_beside_ours(name: str) -> None:
+def test_every_command_and_option_of_lakectl_stands_beside_ours(name):
     """An option is one of ours with the same name, or the row of its command names it."""
     row = next((row for row in ROWS if re.search(rf"`{name}( -[^`]*)?`", row.split(" | ")[0])), None)
     assert row, "docs/lakefs.md has no row for it"
@@ -356,12 +352,12 @@ def test_every_command_and_option_of_lakectl_stands_beside_ours(name: str) -> No
     assert sorted({*LAKECTL[name].split()} - same - {*re.findall(r"--[\w-]+", row)}) == []
 
 
-def test_every_option_of_lakectl_itself_has_a_row() -> None:
+def test_every_option_of_lakectl_itself_has_a_row():
     told = {name for row in ROWS for name in re.findall(r"--[\w-]+", row)}
     assert sorted({*OF_LAKECTL.split()} - told) == []
 
 
-def test_the_glossary_is_short_and_in_use() -> None:
+def test_the_glossary_is_short_and_in_use():
     words = [row.split(" | ")[0].removeprefix("| ") for row in PAGES["docs/glossary.md"].splitlines()[4:] if row]
     assert len(words) <= 25
     others = " ".join(text for name, text in PLAIN.items() if name != "docs/glossary.md").lower()

@@ -1,7 +1,5 @@
 """The pages say what the package has: every error, setting, operator and command, and links that lead somewhere."""
 
-from __future__ import annotations
-
 import re
 import sys
 from importlib import import_module
@@ -22,7 +20,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("kind", "error"), ERRORS, ids=[kind for kind, _ in ERRORS])
-def test_every_kind_of_error_has_an_entry(kind: str, error: type[errors.LakeopsError]) -> None:
+def test_every_kind_of_error_has_an_entry(kind, error):
     page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     row = re.search(rf"^\| `{kind}` \| (.*)$", page, re.MULTILINE)
     assert row, f"docs/troubleshooting.md has no row for {kind}"
@@ -34,7 +32,7 @@ def test_every_kind_of_error_has_an_entry(kind: str, error: type[errors.LakeopsE
     assert "`lakeops " in advice, "a command to run"
 
 
-def test_no_entry_is_of_a_kind_that_is_gone() -> None:
+def test_no_entry_is_of_a_kind_that_is_gone():
     page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     own = {"usage", "aborted", "interrupted", "internal"}  # the command line's
     assert {*first_cells(page)} - own == {kind for kind, _ in ERRORS}
@@ -45,7 +43,7 @@ def test_no_entry_is_of_a_kind_that_is_gone() -> None:
         assert "lakeops " in row[2] or "run the command again" in row[2], "what to do"
 
 
-def test_every_setting_is_described_with_its_default() -> None:
+def test_every_setting_is_described_with_its_default():
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
     for name, field in Settings.model_fields.items():
         row = re.search(rf"^\| `{name}` \| `LAKEOPS_{name.upper()}` \| (.*?) \| ", page, re.MULTILINE)
@@ -56,7 +54,7 @@ def test_every_setting_is_described_with_its_default() -> None:
             assert row[1].replace(".0`", "`") == shown.replace(".0`", "`"), name
 
 
-def test_every_operator_and_sensor_is_in_the_reference() -> None:
+def test_every_operator_and_sensor_is_in_the_reference():
     page = (DOCS / "provider.md").read_text(encoding="utf-8")
     bases = {"LakeopsOperator", "LakeopsPublishOperator"}
     for room in ("operators/__init__.py", "sensors.py"):
@@ -67,12 +65,12 @@ def test_every_operator_and_sensor_is_in_the_reference() -> None:
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_what_the_api_reference_names_exists(name: str) -> None:
+def test_what_the_api_reference_names_exists(name):
     module, _, attribute = name.rpartition(".")
     assert getattr(import_module(module), attribute).__doc__
 
 
-def test_the_command_reference_has_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_reference_has_every_command(monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS))
     monkeypatch.delitem(sys.modules, "build_hooks", raising=False)
     hooks = import_module("build_hooks")
@@ -85,14 +83,14 @@ def test_the_command_reference_has_every_command(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_to_files(page) -> None:
+def test_links_lead_to_files(page):
     assert [link for link in links(page) if not (page.parent / link).exists()] == []
 
 
 DECISIONS = sorted((DOCS / "adr").glob("0*.md"))
 
 
-def test_decisions_are_numbered_and_listed_in_order() -> None:
+def test_decisions_are_numbered_and_listed_in_order():
     numbers = [int(page.name[:4]) for page in DECISIONS]
     assert numbers == sorted(set(numbers))  # a page that another one took in is gone, and its number with it
     titles = [page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").split(": ", 1) for page in DECISIONS]
@@ -102,7 +100,7 @@ def test_decisions_are_numbered_and_listed_in_order() -> None:
 
 
 @pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.name[:4])
-def test_a_decision_says_all_that_it_has_to(page) -> None:
+def test_a_decision_says_all_that_it_has_to(page):
     text = page.read_text(encoding="utf-8")
     assert re.search(r"^\*\*Status\*\*: (accepted|superseded)", text, re.MULTILINE)
     assert re.search(r"^\*\*Date\*\*: \d{4}-\d\d-\d\d$", text, re.MULTILINE)

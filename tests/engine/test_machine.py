@@ -1,5 +1,7 @@
 import os
 import sys
+import threading
+from dataclasses import dataclass
 
 import pytest
 
@@ -17,7 +19,7 @@ def container(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
 
-    def told(files: dict[str, str]) -> None:
+    def told(files):
         (tmp_path / "cpu").mkdir()
         for name, text in files.items():
             (tmp_path / name).write_text(text)
@@ -72,7 +74,7 @@ def unset(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def told() -> str | None:
+def told():
     return os.environ.get("OPENBLAS_NUM_THREADS")
 
 
@@ -100,3 +102,68 @@ def test_nothing_changes_where_numpy_is_imported_already(monkeypatch):
 
     with machine.without_blas_threads():
         assert told() is None
+
+
+# --- local ---
+@dataclass(frozen=True)
+class Number:
+    value: int
+
+
+def double(task, store):
+    return 2 * task.value
+
+
+def fail_at_five(task, store):
+    if task.value == 5:
+        raise ValueError("five")
+    return task.value
+
+
+def test_every_task_has_its_result(store):
+    assert sorted(LocalEngine(3).run(double, map(Number, range(50)), store)) == list(range(0, 100, 2))
+    assert list(LocalEngine().run(double, [], store)) == []
+
+
+def test_tasks_are_taken_as_there_is_room(store):
+    taken = []
+
+    def tasks():
+        for value in range(100):
+            taken.append(value)
+            yield Number(value)
+
+    results = LocalEngine(2).run(double, tasks(), store)
+    next(results)
+    assert len(taken) <= 3
+    results.close()
+    assert len(taken) <= 3
+
+
+def test_the_first_error_ends_the_run(store):
+    taken = []
+
+    def tasks():
+        for value in range(1_000):
+            taken.append(value)
+            yield Number(value)
+
+    with pytest.raises(ValueError, match="five"):
+        list(LocalEngine(2).run(fail_at_five, tasks(), store))
+    assert len(taken) < 20
+
+
+def test_tasks_run_at_the_same_time(store):
+    barrier = threading.Barrier(3, timeout=200)
+
+    def meet(task, store):
+        return barrier.wait()
+
+    assert sorted(LocalEngine(3).run(meet, map(Number, range(3)), store)) == [0, 1, 2]
+
+
+def test_groups_keep_all_threads_busy():
+    engine = LocalEngine(4)
+    assert [engine.group(items) for items in (0, 1, 16, 17, 400, 40_000)] == [1, 1, 1, 2, 16, 16]
+    assert [engine.group(items, at_once=True) for items in (0, 1, 12, 13, 40_000)] == [1, 1, 1, 2, 16]
+    assert engine.name == "in process"

@@ -1,6 +1,4 @@
-"""What nothing refers to, beside the same question asked of Python's sets."""
-
-from __future__ import annotations
+"""Tests of unreferenced objects, beside the answer of Python's sets."""
 
 import errno
 import json
@@ -16,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.big_listing import make_ranges
-from support.errors import has_kind
+from support.errors import raising
 from support.references import ALIKE, listing, names, referring, rows
 from support.rows import THOROUGH, Groups, RecordingStore, numbered
 from support.rows import built as built_from
 
 from lakeops.engine.base import LocalEngine, TaskRows
-from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound, StoreUnavailable, Transient
+from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, StoreUnavailable, Transient
 from lakeops.ops.gc import unreferenced as module
 from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, Cutter, Listed, distinct_ranges, unreferenced
 from lakeops.ranges.metarange import Metarange
@@ -71,7 +69,7 @@ def found(store, listed_names, ranges, *, engine=None, batch=7, **options):
     return [item for table in tables for item in table.to_pylist()], result
 
 
-def spelled(url: str):
+def spelled(url):
     """Other ways to write an address of the namespace."""
     return st.sampled_from(
         [
@@ -212,10 +210,7 @@ def test_what_is_referred_to_is_kept_of_a_listing_that_changes_meanwhile(store, 
     calls = iter([some, change(some)])
     live = referring(store, ["data/0", *some[::3], "data/2"]).table
     got = set[str]()
-    with (
-        suppress(Transient),
-        unreferenced(store, lambda: listing(next(calls)), live, engine=Groups(2)) as result,
-    ):
+    with suppress(Transient), unreferenced(store, lambda: listing(next(calls)), live, engine=Groups(2)) as result:
         got = {name for table in result.batches() for name in table[0].to_pylist()}
     assert got <= {*some} - {*some[::3]}
     assert next(calls, None) is None
@@ -232,7 +227,7 @@ def test_references_that_are_cut_off_or_changed_stop_everything(store, monkeypat
                 found(store, some, live)
     with monkeypatch.context() as patch:
         patch.setattr(module._Scratch, "get_range", lambda self, key, *_: self.get(f"{key}.gone"))
-        with pytest.raises(LakeopsError, match=r"same storage, .*nothing was deleted", check=has_kind("unsupported")):
+        with raising("unsupported", r"same storage, .*nothing was deleted"):
             found(store, some, live)
 
 
@@ -245,9 +240,7 @@ def test_a_disk_that_takes_nothing_is_one_clear_error(store, monkeypatch, where)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(*((module._Scratch, "put") if where == "put" else (module.Unreferenced, "add")), full)
-    with pytest.raises(
-        Transient, match=r"No space left on device; see that .* has room", check=has_kind("engine_unavailable")
-    ):
+    with raising("engine_unavailable", r"No space left on device; see that .* has room"):
         found(store, ["data/1/a", "data/1/b"], live)
 
 

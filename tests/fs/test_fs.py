@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec import AbstractFileSystem
 from fsspec.tests.abstract import AbstractFixtures
+from fsspec.tests.abstract.copy import AbstractCopyTests
 from fsspec.tests.abstract.get import AbstractGetTests
 from fsspec.tests.abstract.open import AbstractOpenTests
 from fsspec.tests.abstract.pipe import AbstractPipeTests
@@ -134,7 +135,7 @@ def test_walking_a_repository(repo: Repository, fs: LakeopsFileSystem) -> None:
 
 
 def test_a_move_loses_nothing(repo: Repository, fs: LakeopsFileSystem, monkeypatch) -> None:
-    """What others put below a folder while it moves, what the move leaves out, and what moves to where it is."""
+    """Other programs put below a folder while it moves: some paths stay, and some move to where they are."""
     main, copy = repo.branch("main"), LakeopsFileSystem.cp_file
 
     def cp_file(*args, **options) -> None:
@@ -231,6 +232,11 @@ class TestPut(AbstractPutTests, LakeopsFixtures):
     pass
 
 
+class TestCopy(AbstractCopyTests, LakeopsFixtures):
+    # It makes a directory in a place where it copies and deletes, and then looks for that.
+    test_copy_directory_without_files_with_same_name_prefix = None
+
+
 def test_a_remembered_object_that_is_gone_is_looked_up_anew(repo: Repository, fs: LakeopsFileSystem, monkeypatch):
     monkeypatch.setattr("lakeops.catalog.database.Database.writes", lambda _: 0)
     repo.branch("main").put("a", b"one")
@@ -271,7 +277,7 @@ PATHS = ["a.txt", "a/b.txt", "a/c/d.txt", "a/c/e/f.txt", "a/g.txt", "b/c/d/e", "
 
 
 def _walked(fs: LakeopsFileSystem, path: str, **options: object) -> dict[str, dict]:
-    """What fsspec finds by a listing for each directory."""
+    """The entries that fsspec finds by a listing for each directory."""
     return AbstractFileSystem.find(fs, path, detail=True, **options)
 
 
@@ -475,7 +481,7 @@ def test_a_path_that_is_no_file_s_is_listed_whole_or_refused(repo, fs, tmp_path:
     if (use != "get" and "." in path) or (use, path) == ("ls", "l2/x/"):
         assert set(calls[use]()) & {f"repo/main/{path}", f"repo/main/{path.rpartition('/')[0]}"}
     else:
-        with pytest.raises(InvalidPath, match=r"empty part|clones keep"):
+        with pytest.raises(InvalidPath, match=r"empty part|clones keep|outside the destination"):
             calls[use]()
     assert not (tmp_path / "got").exists()
     if not path.endswith("/"):
@@ -539,3 +545,59 @@ def test_a_name_that_exists_is_no_pattern(repo: Repository, fs: LakeopsFileSyste
     found = {item.path: main.read(item.path) for item in main.list()}
     kept = {path: path.encode() for path in ("ab", "ax", "dir/x")}
     assert found == {**kept, "copied": name.encode(), f"dir/{name}": name.encode()}
+
+
+MERGING = {
+    "files of one name": (["a/x/f", "a/y/f"], "new/", FileExistsError),
+    "folders with files of one name": (["a"], "new/", FileExistsError),
+    "one target twice": (["a/x/f", "a/z"], ["new", "new"], FileExistsError),
+    "an empty part": (["a/z", "a//z"], "new/", FileExistsError),
+    "too few targets": (["a/x/f", "a/z"], ["new"], ValueError),
+}
+
+
+@pytest.mark.parametrize("form", MERGING)
+@pytest.mark.parametrize("verb", ["copy", "mv", "get"])
+def test_several_objects_never_become_one(repo: Repository, fs, tmp_path: Path, verb: str, form: str) -> None:
+    sources, targets, error = MERGING[form]
+    main = repo.branch("main")
+    for path in ("a/x/f", "a/y/f", "a/z", *(path for path in sources if "//" in path)):
+        main.put(path, path.encode())
+    before = {item.path: main.read(item.path) for item in main.list()}
+    top = f"{tmp_path}/" if verb == "get" else "repo/main/"
+    there = [top + path for path in targets] if isinstance(targets, list) else top + targets
+    with pytest.raises(error, match=r"nothing was written|name a target for each"):
+        getattr(fs, verb)([f"repo/main/{path}" for path in sources], there, recursive="folders" in form)
+    assert {item.path: main.read(item.path) for item in main.list()} == before
+    assert not list(tmp_path.glob("new*"))
+
+
+SHIFTED = {"a": b"a", "b": b"b", "d/1": b"d/1", "d/d/1": b"d/d/1", "x*": b"x*", "x*/1": b"x*/1"}
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "moved"),
+    [
+        (["a", "b"], ["b", "a"], {"a": "b", "b": "a"}),
+        (["a", "b"], ["b", "c"], {"a": "b", "b": "c"}),
+        (["a", "d/1"], ["a", "d/1"], {"a": "a", "d/1": "d/1"}),
+        ("d", "d/d", {"d/1": "d/d/d/1", "d/d/1": "d/d/d/d/1"}),
+        ("d/", "d/d/", {"d/1": "d/d/1", "d/d/1": "d/d/d/1"}),
+        ("x*", "d", {"x*": "d/x*", "x*/1": "d/x*/1"}),
+        ("x*", "new", {"x*": "new", "x*/1": "new/1"}),
+    ],
+)
+@pytest.mark.parametrize("verb", ["copy", "mv"])
+def test_objects_go_where_others_are(repo: Repository, fs: LakeopsFileSystem, verb, sources, targets, moved) -> None:
+    """Each is taken as it was before the first one was written, also where file and folder have one name."""
+    main = repo.branch("main")
+    for path, data in SHIFTED.items():
+        main.put(path, data)
+    named = [
+        [f"repo/main/{path}" for path in paths] if isinstance(paths, list) else f"repo/main/{paths}"
+        for paths in (sources, targets)
+    ]
+    getattr(fs, verb)(*named, recursive=isinstance(sources, str))
+    stay = {path: data for path, data in SHIFTED.items() if verb == "copy" or path not in moved}
+    expected = stay | {new: SHIFTED[old] for old, new in moved.items()}
+    assert {item.path: main.read(item.path) for item in main.list()} == expected

@@ -12,6 +12,8 @@ import json
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -475,6 +477,41 @@ def test_a_transaction_with_a_file_that_is_open_or_failed(place: Place, repo: Re
                 raise ZeroDivisionError
     main = repo.branch("main")
     assert (main.read("x"), main.exists("y")) == (BEFORE, failing)
+
+
+@pytest.mark.parametrize("nested", ["block", "start_transaction"])
+def test_a_transaction_in_another_one_is_refused(place: Place, repo: Repository, nested: str) -> None:
+    with pytest.raises(ValueError, match="open already"), place.fs.transaction:
+        place.fs.pipe_file(place.path, b"half")
+        if nested == "block":
+            with place.fs.transaction:
+                place.fs.pipe_file("repo/main/y", b"half")
+        else:
+            place.fs.start_transaction()
+    main = repo.branch("main")
+    assert (main.read("x"), main.exists("y")) == (BEFORE, False)
+    with place.fs.transaction:
+        place.fs.pipe_file(place.path, b"whole")
+    assert main.read("x") == b"whole"
+
+
+ENDINGS = {
+    "closed at exit after an error": "atexit.register(file.close); raise ZeroDivisionError",
+    "exit": "sys.exit(3)",
+    "os._exit": "file.flush(); os._exit(3)",
+    "signal": "file.flush(); os.kill(os.getpid(), signal.SIGTERM)",
+    "never closed": "",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_process_that_ends_before_the_file_is_closed_stages_nothing(place: Place, repo: Repository, ending) -> None:
+    script = (
+        f"import atexit, fsspec, os, signal, sys\nfile = fsspec.open({place.url!r}, 'w', **{place.options!r}).open()\n"
+    )
+    script += f"file.write('half')\n{ENDINGS[ending]}"
+    subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
+    assert repo.branch("main").read("x") == BEFORE
 
 
 def test_a_forked_process_writes_no_file_of_its_parent(place: Place, repo: Repository) -> None:

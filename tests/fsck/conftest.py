@@ -1,11 +1,8 @@
 """Repositories to damage: on either database, on local disks and on S3."""
 
-from __future__ import annotations
-
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from services.postgres import fresh_database, truncate
@@ -20,14 +17,14 @@ Make = Callable[[str, str], Repository]
 
 
 @pytest.fixture(scope="session")
-def postgres(postgres_socket: str) -> Iterator[str]:
+def postgres(postgres_socket):
     with fresh_database(postgres_socket) as url:
         open_catalog(url, clock=ManualClock()).close()
         yield url
 
 
 @pytest.fixture(scope="session")
-def populated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+def populated(tmp_path_factory):
     """Puts a home back to where its repository has its history; the path stays, since namespaces are absolute.
 
     Copying files takes a fifth of what making the history takes.
@@ -38,7 +35,7 @@ def populated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
         populate(lake)
     shutil.copytree(home, saved)
 
-    def rewind() -> Path:
+    def rewind():
         shutil.rmtree(home)
         shutil.copytree(saved, home)
         with Lake.open(settings=settings_at(home), clock=ManualClock()) as lake:
@@ -48,16 +45,16 @@ def populated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     return rewind
 
 
-def settings_at(home: Path, **given: str) -> Settings:
+def settings_at(home, **given):
     return Settings.load(home=home, fsync=False, committer="tester", **given)
 
 
 @pytest.fixture
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+def make(request, tmp_path):
     """Makes a repository with some history, given a database and a store."""
     lakes: list[Lake] = []
 
-    def made(database: str, store: str) -> Repository:
+    def made(database, store):
         if (database, store) == ("sqlite", "local"):
             home = request.getfixturevalue("populated")()
             lakes.append(Lake.open(settings=settings_at(home), clock=ManualClock()))
@@ -83,15 +80,15 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
 
 
 @pytest.fixture
-def repo(make: Make) -> Repository:
+def repo(make):
     return make("sqlite", "local")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def in_database(request: pytest.FixtureRequest, make: Make) -> Repository:
+def in_database(request, make):
     return make(request.param, "local")
 
 
 @pytest.fixture(params=["local", "moto"])
-def in_store(request: pytest.FixtureRequest, make: Make) -> Repository:
+def in_store(request, make):
     return make("sqlite", request.param)

@@ -1,17 +1,14 @@
 """Damage to the catalog's rows, done by SQL: each is found, named, and nothing else is said to be wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
-from sqlalchemy import Table, delete, insert, update
+from sqlalchemy import delete, insert, update
 from support.catalogs import expire_commits
 from support.damage import catalog, head, sql
 
-from lakeops import Commit, Repository
+from lakeops import Repository
 from lakeops.catalog import tables as t
 from lakeops.catalog.records import commit_values
 from lakeops.model.errors import Corrupted
@@ -21,98 +18,78 @@ from lakeops.ops.fsck.findings import Severity
 NOWHERE = "0" * 64
 
 
-def change(table: Table, **values: Any) -> Callable[[str], Any]:
+def change(table, **values):
     """An update of the row of this name or id."""
     column = table.c.id if table in {t.COMMIT, t.REPOSITORY} else table.c.name
     return lambda name: update(table).where(column == name).values(**values)
 
 
-def on_head(**values: Any) -> Callable[[Repository], None]:
+def on_head(**values):
     return lambda repo: sql(repo, change(t.COMMIT, **values)(head(repo).id))
 
 
-def on_base(**values: Any) -> Callable[[Repository], None]:
+def on_base(**values):
     """On the second commit of the history: one that nothing points to."""
     return lambda repo: sql(repo, change(t.COMMIT, **values)(head(repo, "main~2").id))
 
 
-def on_staged(**values: Any) -> Callable[[Repository], None]:
+def on_staged(**values):
     return lambda repo: sql(repo, update(t.STAGED).where(t.STAGED.c.path == "staged").values(**values))
 
 
-def drop_default_branch(repo: Repository) -> None:
+def drop_default_branch(repo):
     repo.branch("main").reset()
     sql(repo, delete(t.BRANCH).where(t.BRANCH.c.name == "main"))
 
 
-def drop_commit(ref: str) -> Callable[[Repository], None]:
+def drop_commit(ref):
     return lambda repo: sql(repo, delete(t.COMMIT).where(t.COMMIT.c.id == head(repo, ref).id))
 
 
-def second_root(repo: Repository) -> None:
+def second_root(repo):
     root = make_commit(
-        parents=[],
-        committer="x",
-        message="x",
-        creation_date=7,
-        meta_range_id=head(repo, "main~3").meta_range_id,
+        parents=[], committer="x", message="x", creation_date=7, meta_range_id=head(repo, "main~3").meta_range_id
     )
     sql(repo, insert(t.COMMIT).values(commit_values(repo.id, root)))
 
 
-def other_metarange(repo: Repository) -> None:
+def other_metarange(repo):
     other = head(repo, "v1")
     sql(repo, change(t.COMMIT, meta_range_digest=other.meta_range_digest)(head(repo).id))
 
 
-def bring_back(repo: Repository) -> None:
+def bring_back(repo):
     values = {"repository_id": repo.id, "name": "side", "commit_id": head(repo, "v1").id}
     more = {"staging_token": "t", "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []}
     sql(repo, insert(t.BRANCH).values(**values, **more))
 
 
-def drop_move(repo: Repository) -> None:
-    sql(repo, delete(t.REFLOG).where(t.REFLOG.c.ref == "main", t.REFLOG.c.new == head(repo, "main~1").id))
-
-
-def share_token(repo: Repository) -> None:
+def share_token(repo):
     token = catalog(repo).refs.branch(repo.id, "dev").staging_token
     repo.branch("main").reset()
     sql(repo, change(t.BRANCH, staging_token=token)("main"))
 
 
-def retire_token(repo: Repository) -> None:
+def retire_token(repo):
     token = catalog(repo).refs.branch(repo.id, "main").staging_token
     sql(repo, insert(t.RETIRED).values(repository_id=repo.id, token=token, commit_id=None, purged=False))
 
 
-def orphan(repo: Repository) -> None:
-    sql(repo, change(t.BRANCH, staging_token="another")("main"))
-
-
-def leave_retired_rows(repo: Repository) -> None:
-    catalog(repo).refs.delete_branch(repo.id, "dev", actor="ada")
-
-
-def forget_upload(repo: Repository) -> None:
+def forget_upload(repo):
     catalog(repo).staging.begin_upload(repo.id, "main", "data/2020010100/x/", upload="u")
     sql(repo, update(t.UPLOAD).values(started=0))
 
 
-def bad_tag(repo: Repository) -> None:
-    sql(repo, insert(t.TAG).values(repository_id=repo.id, name="bad..name", commit_id=head(repo).id))
-
-
 @dataclass(frozen=True)
 class Damage:
-    """What is done, the kinds that must be found, and where the first of them is."""
+    """The damage, the kinds that must be found, and the place of the first of them."""
 
     do: Callable[[Repository], None]
     kinds: tuple[str, ...]
     where: str
 
 
-def one(do: Callable[[Repository], None], kind: str, where: str) -> Damage:
+def one(do, kind, where):
     return Damage(do, (kind,), where)
 
 
@@ -146,12 +123,22 @@ DAMAGES = {
         lambda repo: sql(repo, change(t.BRANCH, commit_id=head(repo).id)("dev")), "reflog_mismatch", "branch dev"
     ),
     "a deleted branch that is back": one(bring_back, "reflog_mismatch", "branch side"),
-    "a move that is gone": one(drop_move, "reflog_broken", "branch main"),
+    "a move that is gone": one(
+        lambda repo: sql(
+            repo, delete(t.REFLOG).where(t.REFLOG.c.ref == "main", t.REFLOG.c.new == head(repo, "main~1").id)
+        ),
+        "reflog_broken",
+        "branch main",
+    ),
     "a branch at an expired commit": one(on_head(expired=True), "branch_target_expired", "branch main"),
     "a tag at an expired commit": one(
         lambda repo: sql(repo, change(t.COMMIT, expired=True)(head(repo, "v1").id)), "tag_target_expired", "tag v1"
     ),
-    "a tag with a name that none may have": Damage(bad_tag, ("ref_name_invalid", "reflog_mismatch"), "tag bad..name"),
+    "a tag with a name that none may have": Damage(
+        lambda repo: sql(repo, insert(t.TAG).values(repository_id=repo.id, name="bad..name", commit_id=head(repo).id)),
+        ("ref_name_invalid", "reflog_mismatch"),
+        "tag bad..name",
+    ),
     "parents that are no list": one(on_base(parents="x"), "commit_unreadable", "commit "),
     "metadata that is no map": one(on_base(metadata=["x"]), "commit_unreadable", "commit "),
     "another message": one(on_base(message="altered"), "commit_id_mismatch", "commit "),
@@ -183,7 +170,11 @@ DAMAGES = {
     "another metarange's digest": one(other_metarange, "metarange_damaged", "_lakefs/metaranges/"),
     "a staging token of two branches": one(share_token, "staging_token_shared", "branch main"),
     "a staging token that is retired": one(retire_token, "staging_token_retired", "branch main"),
-    "rows that no branch reads": one(orphan, "staged_rows_orphaned", "staging token "),
+    "rows that no branch reads": one(
+        lambda repo: sql(repo, change(t.BRANCH, staging_token="another")("main")),
+        "staged_rows_orphaned",
+        "staging token ",
+    ),
     "a staged row without a size": one(on_staged(size_bytes=None), "staged_row_invalid", "branch main, path staged"),
     "a staged row of negative size": one(on_staged(size_bytes=-1), "staged_row_invalid", "branch main, path staged"),
     "a staged row without a checksum": one(on_staged(checksum=""), "staged_row_invalid", "branch main, path staged"),
@@ -194,9 +185,7 @@ DAMAGES = {
         on_staged(physical_address="data/../../x"), ("staged_row_invalid",), "branch main, path staged"
     ),
     "a staged row into the metadata": Damage(
-        on_staged(physical_address="_lakefs/ranges/x"),
-        ("staged_row_invalid",),
-        "branch main, path staged",
+        on_staged(physical_address="_lakefs/ranges/x"), ("staged_row_invalid",), "branch main, path staged"
     ),
     "staged metadata that is no JSON": one(on_staged(metadata="{"), "staged_row_invalid", "branch main, path staged"),
     "staged metadata that is no map": one(on_staged(metadata="[1]"), "staged_row_invalid", "branch main, path staged"),
@@ -204,13 +193,17 @@ DAMAGES = {
 }
 
 INFORMATION = {
-    "rows that wait for their removal": one(leave_retired_rows, "staged_rows_retired", "staging token "),
+    "rows that wait for their removal": one(
+        lambda repo: catalog(repo).refs.delete_branch(repo.id, "dev", actor="ada"),
+        "staged_rows_retired",
+        "staging token ",
+    ),
     "an upload that was given up": one(forget_upload, "upload_overdue", "upload data/2020010100/x/"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_damage_to_rows_is_found_and_named(in_database: Repository, damage: Damage) -> None:
+def test_damage_to_rows_is_found_and_named(in_database, damage):
     damage.do(in_database)
     findings = [finding for finding in in_database.fsck() if finding.severity != Severity.INFO]
     assert {finding.kind for finding in findings} == {*damage.kinds}
@@ -222,14 +215,14 @@ def test_damage_to_rows_is_found_and_named(in_database: Repository, damage: Dama
 
 
 @pytest.mark.parametrize("state", INFORMATION.values(), ids=INFORMATION.keys())
-def test_what_is_normal_is_information(in_database: Repository, state: Damage) -> None:
+def test_what_is_normal_is_information(in_database, state):
     state.do(in_database)
     findings = list(in_database.fsck())
     assert {finding.severity for finding in findings} == {Severity.INFO}
     assert [f.where for f in findings if f.kind == state.kinds[0] and f.where.startswith(state.where)]
 
 
-def test_one_broken_commit_hides_no_other(in_database: Repository) -> None:
+def test_one_broken_commit_hides_no_other(in_database):
     for ref in ("main@", "main~1", "main~2", "v1"):
         sql(in_database, change(t.COMMIT, message="altered")(head(in_database, ref).id))
     findings = [finding for finding in in_database.fsck() if finding.kind == "commit_id_mismatch"]
@@ -237,7 +230,7 @@ def test_one_broken_commit_hides_no_other(in_database: Repository) -> None:
     assert all(finding.commits == (finding.where.removeprefix("commit "),) for finding in findings)
 
 
-def test_an_expired_commit_whose_files_are_gone_is_healthy(in_database: Repository) -> None:
+def test_an_expired_commit_whose_files_are_gone_is_healthy(in_database):
     repo = in_database
     base = head(repo, "main~2")
     kept = {commit.meta_range_file for commit in _commits(repo) if commit.id != base.id}
@@ -248,11 +241,11 @@ def test_an_expired_commit_whose_files_are_gone_is_healthy(in_database: Reposito
     assert list(repo.fsck(data=True)) == []
 
 
-def _commits(repo: Repository) -> list[Commit]:
+def _commits(repo):
     return [*catalog(repo).commits.all(repo.id).values()]
 
 
-def _sweep_unreferenced(repo: Repository) -> None:
+def _sweep_unreferenced(repo):
     live = [commit for commit in _commits(repo) if not commit.expired]
     keep = {f"_lakefs/metaranges/{commit.meta_range_file}" for commit in live}
     for commit in live:

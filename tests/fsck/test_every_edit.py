@@ -3,18 +3,12 @@
 The edits go past lakeops, as plain SQL. The database is trusted to keep the values of all other columns.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from sqlalchemy import Boolean, Integer, Table
+from sqlalchemy import Boolean, Integer
 from sqlalchemy.exc import DBAPIError
 from support.catalogs import follow
 from support.damage import catalog
 
-from lakeops import Repository
 from lakeops.catalog import tables as t
 from lakeops.catalog.database import CheckedJson
 from lakeops.catalog.tables import METADATA
@@ -36,7 +30,7 @@ PROVEN = {
 
 
 @pytest.fixture
-def everything(in_database: Repository) -> Repository:
+def everything(in_database):
     """A repository with a row in every table."""
     repo = in_database
     repo.protect("release-*")
@@ -51,7 +45,7 @@ def everything(in_database: Repository) -> Repository:
 
 
 @pytest.mark.parametrize("name", sorted(PROVEN))
-def test_what_proves_itself_is_found(everything: Repository, name: str) -> None:
+def test_what_proves_itself_is_found(everything, name):
     table = METADATA.tables[name]
     assert findings(everything) == set()
     unnoticed = {edit.replace("mistype", "change") for edit in unnoticed_edits(everything, table)}
@@ -59,7 +53,7 @@ def test_what_proves_itself_is_found(everything: Repository, name: str) -> None:
     assert findings(everything) == set()
 
 
-def test_text_that_is_no_json_is_found_in_every_table(everything: Repository) -> None:
+def test_text_that_is_no_json_is_found_in_every_table(everything):
     tables = [table for table in METADATA.sorted_tables if table.name != "lakeops_report"]
     parsed = [table for table in tables if any(isinstance(column.type, CheckedJson) for column in table.columns)]
     assert len(parsed) > 5
@@ -67,14 +61,14 @@ def test_text_that_is_no_json_is_found_in_every_table(everything: Repository) ->
         assert list(unnoticed_edits(everything, table, only="break")) == [], table.name
 
 
-def findings(repo: Repository) -> set[str]:
+def findings(repo):
     try:
         return {finding.kind for finding in repo.fsck() if finding.severity is not Severity.INFO}
     except RepositoryNotFound:
         return {"repository_not_found"}
 
 
-def unnoticed_edits(repo: Repository, table: Table, only: str = "") -> Iterator[str]:
+def unnoticed_edits(repo, table, only=""):
     run(repo, f"CREATE TABLE kept AS SELECT * FROM {table.name}")
     try:
         assert done(repo, f"UPDATE {table.name} SET {table.columns.keys()[0]} = {table.columns.keys()[0]}"), table.name
@@ -88,8 +82,8 @@ def unnoticed_edits(repo: Repository, table: Table, only: str = "") -> Iterator[
         run(repo, "DROP TABLE kept")
 
 
-def edits(repo: Repository, table: Table) -> Iterator[tuple[str, str]]:
-    """What is done, and the statement that does it to one row of the table."""
+def edits(repo, table):
+    """The damage, and the statement that does it to one row of the table."""
     where = f"WHERE {one_row(repo, table)}"
     for column in table.columns:
         for word, value in values(column, postgres=catalog(repo).database.dialect.name == "postgresql"):
@@ -104,7 +98,7 @@ def edits(repo: Repository, table: Table) -> Iterator[tuple[str, str]]:
             yield f"copy {key.name}", f"INSERT INTO {table.name} ({columns}) SELECT {copied} FROM {table.name} {where}"
 
 
-def values(column: Any, *, postgres: bool) -> Iterator[tuple[str, str]]:
+def values(column, *, postgres):
     if isinstance(column.type, CheckedJson):
         for word, text in (("break", "{"), ("reshape", "5"), ("list", '["x"]'), ("map", '{"x": "y"}')):
             yield word, f"CAST('{text}' AS JSON)" if postgres else f"'{text}'"
@@ -115,7 +109,7 @@ def values(column: Any, *, postgres: bool) -> Iterator[tuple[str, str]]:
     yield "null", "NULL"
 
 
-def other(column: Any) -> str:
+def other(column):
     """Another value than the column has."""
     if isinstance(column.type, Boolean):
         return f'NOT "{column.name}"'
@@ -124,7 +118,7 @@ def other(column: Any) -> str:
     return f"COALESCE(\"{column.name}\", '') || 'x'"
 
 
-def one_row(repo: Repository, table: Table) -> str:
+def one_row(repo, table):
     """A condition that holds for one row; in the commit table for one that nothing points to."""
     keys = [key.name for key in table.primary_key.columns]
     rows = run(repo, f"SELECT {', '.join(keys)} FROM {table.name}")
@@ -133,15 +127,14 @@ def one_row(repo: Repository, table: Table) -> str:
     return " AND ".join(f"{key} = '{value}'" for key, value in zip(keys, min(rows), strict=True))
 
 
-def done(repo: Repository, statement: str) -> bool:
-    """Whether the statement changed anything."""
+def done(repo, statement):
     try:
         return bool(run(repo, statement))
     except DBAPIError:
         return False
 
 
-def run(repo: Repository, *statements: str) -> Any:
+def run(repo, *statements):
     with catalog(repo).database.engine.connect() as conn:
         for statement in statements:
             result = conn.exec_driver_sql(statement)

@@ -1,7 +1,5 @@
 """Damage to files, and files that say something wrong though every digest above them is in order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -39,15 +37,15 @@ Tables = list[pa.Table]
 
 @dataclass(frozen=True)
 class Damage:
-    """What is done, and the kinds that must be found, the first of them at ``where``."""
+    """The damage, and the kinds that must be found, the first of them at ``where``."""
 
     do: Callable[[Repository], None]
     kinds: tuple[str, ...]
     where: str
 
 
-def swap(one: Callable[[Repository], str], other: Callable[[Repository], str]) -> Callable[[Repository], None]:
-    def do(repo: Repository) -> None:
+def swap(one, other):
+    def do(repo):
         first, second = one(repo), other(repo)
         data = store(repo).get(first)
         store(repo).put(first, store(repo).get(second))
@@ -56,27 +54,27 @@ def swap(one: Callable[[Repository], str], other: Callable[[Repository], str]) -
     return do
 
 
-def on_file(key: Callable[[Repository], str], harm: Callable[[Repository, str], None], kind: str, where: str) -> Damage:
+def on_file(key, harm, kind, where):
     return Damage(lambda repo: harm(repo, key(repo)), (kind,), where)
 
 
-def write(contents: bytes) -> Callable[[Repository, str], None]:
-    def do(repo: Repository, key: str) -> None:
+def write(contents):
+    def do(repo, key):
         store(repo).put(key, contents)
 
     return do
 
 
-def claim(_: Repository) -> str:
+def claim(_):
     return "_lakefs/repository.json"
 
 
-def staged(repo: Repository) -> str:
+def staged(repo):
     _, row = repo._ctx.catalog.staging.staged_one(repo.id, "main", "staged")
     return row.entry.physical_address
 
 
-def more(repo: Repository, key: str) -> None:
+def more(repo, key):
     store(repo).put(key, store(repo).get(key) + b"more")
 
 
@@ -114,38 +112,30 @@ OBJECTS = {
 }
 
 
-def first_table(change: Callable[[pa.Table], pa.Table]) -> Callable[[Repository], None]:
+def first_table(change):
     return lambda repo: forge_tables(repo, lambda tables: [change(tables[0]), *tables[1:]])
 
 
-def column(name: str, value: object, *, digests: bool = True) -> Callable[[Repository], None]:
+def column(name, value, *, digests=True):
     return first_table(lambda table: with_column(table, name, value, digests=digests))
 
 
-def last_row_off(tables: Tables) -> Tables:
+def last_row_off(tables):
     """The first range ends one row early, and the second begins with that row."""
     short = tables[0].slice(0, tables[0].num_rows - 1)
     return [short, pa.concat_tables([tables[0].slice(tables[0].num_rows - 1), tables[1]]), *tables[2:]]
 
 
-def too_long(tables: Tables) -> Tables:
-    return [pa.concat_tables(tables[:2]), *tables[2:]]
-
-
-def overlapping(tables: Tables) -> Tables:
-    return [tables[1], tables[0], *tables[2:]]
-
-
-def told(**values: object) -> Callable[[Repository], None]:
+def told(**values):
     return lambda repo: forge_rows(repo, lambda rows: [replace(rows[0], **values), *rows[1:]])
 
 
-def inside(repo: Repository) -> None:
+def inside(repo):
     url = f"{repo.storage_namespace}/{object_key(repo, 'f00')}"
     column("physical_address", url)(repo)
 
 
-def two_row_groups(repo: Repository) -> None:
+def two_row_groups(repo):
     """The first range's file has its rows in two row groups, and the digest of the file is right."""
     first, *others = metarange(repo).rows(0, len(metarange(repo)))
     sink = pa.BufferOutputStream()
@@ -156,7 +146,7 @@ def two_row_groups(repo: Repository) -> None:
     forge(repo, [replace(first, file_bytes=len(data), file_digest=sha256(data).digest()), *others])
 
 
-def wrong_id(repo: Repository) -> None:
+def wrong_id(repo):
     """The first range's id is of other digests than those of its rows."""
     first, *others = tables(repo)
     row = RangeWriter(store(repo), attempt()).write(first)
@@ -177,8 +167,14 @@ FORGED = {
     "rows in the wrong order": Damage(first_table(swapped), ("range_boundary", "range_order"), R),
     "a path that comes twice": Damage(first_table(doubled), ("range_boundary", "range_order"), R),
     "a range that ends early": Damage(lambda repo: forge_tables(repo, last_row_off), ("range_boundary",), R),
-    "a range that goes on too long": Damage(lambda repo: forge_tables(repo, too_long), ("range_boundary",), R),
-    "ranges in the wrong order": Damage(lambda repo: forge_tables(repo, overlapping), ("metarange_order",), M),
+    "a range that goes on too long": Damage(
+        lambda repo: forge_tables(repo, lambda tables: [pa.concat_tables(tables[:2]), *tables[2:]]),
+        ("range_boundary",),
+        R,
+    ),
+    "ranges in the wrong order": Damage(
+        lambda repo: forge_tables(repo, lambda tables: [tables[1], tables[0], *tables[2:]]), ("metarange_order",), M
+    ),
     "another count": Damage(told(count=2), ("range_damaged",), R),
     "no count": Damage(told(count=0), ("metarange_row_invalid",), R),
     "another sum of bytes": Damage(told(size_bytes=9), ("range_summary_mismatch",), R),
@@ -204,7 +200,7 @@ FORGED = {
 }
 
 
-def findings_of(repo: Repository, *, data: bool) -> dict[str, str]:
+def findings_of(repo, *, data):
     """Kinds that are worse than information, each with a place."""
     findings = [finding for finding in repo.fsck(data=data) if finding.severity != Severity.INFO]
     assert all(finding.advice and finding.message for finding in findings)
@@ -212,7 +208,7 @@ def findings_of(repo: Repository, *, data: bool) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("damage", FILES.values(), ids=FILES.keys())
-def test_damage_to_a_file_is_found_and_named(in_store: Repository, damage: Damage) -> None:
+def test_damage_to_a_file_is_found_and_named(in_store, damage):
     damage.do(in_store)
     findings = findings_of(in_store, data=False)
     assert {*damage.kinds} <= {*findings}
@@ -221,12 +217,9 @@ def test_damage_to_a_file_is_found_and_named(in_store: Repository, damage: Damag
 
 
 @pytest.mark.parametrize(
-    ("do", "kind"),
-    [(remove, "metarange_missing"), (flip, "metarange_damaged"), (cut_short, "metarange_damaged")],
+    ("do", "kind"), [(remove, "metarange_missing"), (flip, "metarange_damaged"), (cut_short, "metarange_damaged")]
 )
-def test_damage_to_a_leaf_is_found_and_named(
-    repo: Repository, do: Callable[[Repository, str], None], kind: str
-) -> None:
+def test_damage_to_a_leaf_is_found_and_named(repo, do, kind):
     repo.branch("main").reset()
     repo.branch("main").put("f05", b"other")
     with small_leaves(256):
@@ -240,21 +233,21 @@ def test_damage_to_a_leaf_is_found_and_named(
 
 
 @pytest.mark.parametrize("damage", OBJECTS.values(), ids=OBJECTS.keys())
-def test_damage_to_an_object_is_found_with_data(in_store: Repository, damage: Damage) -> None:
+def test_damage_to_an_object_is_found_with_data(in_store, damage):
     damage.do(in_store)
     assert findings_of(in_store, data=False) == {}
     assert findings_of(in_store, data=True) == {damage.kinds[0]: damage.where}
 
 
 @pytest.mark.parametrize("damage", FORGED.values(), ids=FORGED.keys())
-def test_files_that_say_something_wrong(repo: Repository, damage: Damage) -> None:
+def test_files_that_say_something_wrong(repo, damage):
     damage.do(repo)
     findings = findings_of(repo, data=False)
     assert {*findings} == {*damage.kinds}
     assert findings[damage.kinds[0]].startswith(damage.where)
 
 
-def test_a_damaged_range_of_many_commits_is_one_finding(repo: Repository) -> None:
+def test_a_damaged_range_of_many_commits_is_one_finding(repo):
     repo.branch("main").reset()
     shared = metarange(repo).row(0)
     for number in range(30):
@@ -268,13 +261,13 @@ def test_a_damaged_range_of_many_commits_is_one_finding(repo: Repository) -> Non
     assert len(findings[0].commits) == 3
 
 
-def test_what_cannot_be_read_is_not_called_unneeded(repo: Repository) -> None:
+def test_what_cannot_be_read_is_not_called_unneeded(repo):
     remove(repo, metarange_file(repo))
     kinds = {finding.kind for finding in repo.fsck()}
     assert kinds == {"metarange_missing", "leftovers_unknown"}
 
 
-def test_several_damages_are_all_found(repo: Repository) -> None:
+def test_several_damages_are_all_found(repo):
     flip(repo, range_file(repo, 0))
     remove(repo, range_file(repo, 2))
     remove(repo, metarange_file(repo, "v1"))

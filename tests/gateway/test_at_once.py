@@ -78,7 +78,7 @@ def test_a_copy_on_a_condition_is_one_of_the_object_that_was_named(
 
 
 def test_a_copy_is_there_with_its_own_metadata_or_not_at_all(main: Branch, s3: Any, lake: Lake) -> None:
-    """What another one puts to its path is not described by the copy's metadata."""
+    """A copy's metadata does not describe an object that another program puts to its path."""
     main.put("old", b"1", metadata={"of": "old"})
     inner = lake.catalog.staging.put_staged
     seen: list[dict[str, str]] = []

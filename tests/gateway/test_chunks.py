@@ -57,7 +57,7 @@ def chunked(signatures: tuple[str, ...], end: bytes = b"\r\n", data: bytes = DAT
 
 @pytest.fixture
 def seed() -> Seed:
-    """What the manual's request leads to."""
+    """The effect of the manual's request."""
     scope = "AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request"
     signature = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9"
     given = f"AWS4-HMAC-SHA256 Credential={scope},SignedHeaders={';'.join(MANUAL)},Signature={signature}"

@@ -122,7 +122,7 @@ def _of_table(statements: str, ref: str, table: str) -> str:
 
 
 def _rows_at(query: trino.Query, ref: str, table: str) -> list[list[int]]:
-    """What the page's statements return with another ref."""
+    """The results of the page's statements with another ref."""
     return _last_rows(query, _of_table(READ.text.removeprefix("CREATE SCHEMA lake.shop;"), ref, table))
 
 
@@ -137,7 +137,7 @@ def query(place: Path, shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def orders(query: trino.Query) -> list[list[int]]:
-    """What the page's statements return, which have made the table of the tag."""
+    """The results of the page's statements, which have made the table of the tag."""
     return _last_rows(query, READ.text)
 
 

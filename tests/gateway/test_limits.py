@@ -1,4 +1,4 @@
-"""What a client without a key may take of a server: raw sockets against the real processes of gateway and pages."""
+"""Tests of a client without a key, by raw sockets against the real processes of gateway and pages."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def small(request: pytest.FixtureRequest, home: Path) -> Iterator[Server]:
 
 
 def everything(connection: socket.socket) -> bytes:
-    """What comes until the other side ends the connection."""
+    """The bytes that come until the other side ends the connection."""
     pieces = []
     with suppress(ConnectionResetError):
         while piece := connection.recv(1 << 16):

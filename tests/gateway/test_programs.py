@@ -1,4 +1,4 @@
-"""What users have for S3 works on a branch without a setting of ours. ``make test-clients`` brings the programs.
+"""Tests of users' S3 programs on a branch without a setting of ours. ``make test-clients`` brings the programs.
 
 The page has the table of clients by operation. Each cell is tried, and the contents are compared in the repository.
 """

@@ -1,7 +1,5 @@
 """Long runs of the harnesses: ``python -m harness nested --seconds 3600``, or one history by its seed."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from collections import Counter
 from contextlib import nullcontext

@@ -1,54 +1,48 @@
 """Writers of every edge on one branch, killed at random, and the judge of what they leave."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
-from support.mixed import ICEBERG, REPOSITORY, Noted, iceberg_catalog, play, read_log, rows, working
+from support.mixed import ICEBERG, REPOSITORY, iceberg_catalog, play, read_log, rows, working
 from support.mixing import EACH, FEW, Mixed, iceberg_closed, judge, wrong_commits
 
-from lakeops import Lake, Repository
+from lakeops import Repository
 
 
 @pytest.mark.timeout(300)
-def test_nothing_is_lost_on_sqlite(tmp_path: Path) -> None:
+def test_nothing_is_lost_on_sqlite(tmp_path):
     killed_often(Mixed(tmp_path, "", groups=FEW), kills=3)
 
 
 @pytest.mark.timeout(300)
-def test_nothing_is_lost_on_postgresql(tmp_path: Path, empty_postgres_url: str) -> None:
+def test_nothing_is_lost_on_postgresql(tmp_path, empty_postgres_url):
     killed_often(Mixed(tmp_path, empty_postgres_url, groups=FEW), kills=3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("postgres", [False, True])
-def test_nothing_is_lost_in_a_hundred_kills(tmp_path: Path, empty_postgres_url: str, postgres: bool) -> None:
+def test_nothing_is_lost_in_a_hundred_kills(tmp_path, empty_postgres_url, postgres):
     killed_often(Mixed(tmp_path, empty_postgres_url if postgres else "", groups=EACH), kills=100)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_nothing_is_lost_beside_spark(tmp_path: Path) -> None:
+def test_nothing_is_lost_beside_spark(tmp_path):
     killed_often(Mixed(tmp_path, "", groups=[*FEW, ["spark"]]), kills=8)
 
 
-def killed_often(busy: Mixed, *, kills: int) -> None:
+def killed_often(busy, *, kills):
     busy.prepare()
     busy.run(Random(kills), kills)
     busy.check()
 
 
 # --- the judge ---
-
-
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lake, Path]]:
+def played(tmp_path_factory):
     """A lake and the log of one worker that has played each writer, and that nobody killed."""
     busy = Mixed(tmp_path_factory.mktemp("played"), "", groups=[[name for group in EACH for name in group]])
     busy.prepare()
@@ -63,22 +57,22 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lake, Pat
         yield lake, busy.log(0)
 
 
-def newest(log: Path, writer: str) -> Noted:
+def newest(log, writer):
     return [each for each in read_log(log) if each.writer == writer and each.outcome == "done"][-1]
 
 
-def path_of(log: Path, writer: str) -> str:
+def path_of(log, writer):
     return next(path for path, text in newest(log, writer).what["paths"].items() if text is not None)
 
 
-def new_problems(played: tuple[Lake, Path], log: Path, change: Callable[[], object]) -> list[str]:
+def new_problems(played, log, change):
     before = judge(played[0], [log])
     change()
     return [problem for problem in judge(played[0], [log]) if problem not in before]
 
 
 @pytest.mark.parametrize("writer", ["put", "upload", "copy", "replace", "append", "fsspec", "rename", "merge", "local"])
-def test_a_lost_write_is_named(played: tuple[Lake, Path], writer: str) -> None:
+def test_a_lost_write_is_named(played, writer):
     path, main = path_of(played[1], writer), played[0].repository(REPOSITORY).branch("main")
     # Once before the last commit, and once in what that commit shows.
     lost = new_problems(played, played[1], lambda: main.delete(path))
@@ -89,22 +83,22 @@ def test_a_lost_write_is_named(played: tuple[Lake, Path], writer: str) -> None:
     assert new_problems(played, played[1], lambda: main.put(path, text.encode())) == []
 
 
-def test_an_object_that_nobody_wrote_is_named(played: tuple[Lake, Path]) -> None:
+def test_an_object_that_nobody_wrote_is_named(played):
     main = played[0].repository(REPOSITORY).branch("main")
     strange = new_problems(played, played[1], lambda: main.put("strange", b"1"))
     assert [problem.partition(":")[0] for problem in strange] == ["strange", "strange"]
 
 
-def intent(text: str, **what: object) -> list[str]:
+def intent(text, **what):
     return [json.dumps(["intent", text, "forged", what])]
 
 
-def done(text: str, **answer: object) -> list[str]:
+def done(text, **answer):
     return [json.dumps(["done", text, answer])]
 
 
 @pytest.mark.parametrize("table", ["delta", "iceberg"])
-def test_lost_doubled_and_unwanted_rows_are_named(played: tuple[Lake, Path], tmp_path: Path, table: str) -> None:
+def test_lost_doubled_and_unwanted_rows_are_named(played, tmp_path, table):
     row = newest(played[1], table).intent
     value = newest(played[1], table).what["row"]
     refused = json.dumps(["refused", row, {}])
@@ -114,14 +108,14 @@ def test_lost_doubled_and_unwanted_rows_are_named(played: tuple[Lake, Path], tmp
     assert forged(played, tmp_path, intent("open", table=table, row="open")) == []
 
 
-def test_rows_that_are_there_twice_are_named(played: tuple[Lake, Path]) -> None:
+def test_rows_that_are_there_twice_are_named(played):
     value = newest(played[1], "iceberg").what["row"]
     again = iceberg_catalog(played[0].settings).load_table(ICEBERG)
     doubled = new_problems(played, played[1], lambda: again.append(rows(value)))
     assert doubled == [f"iceberg has 6 rows of {value}, and should have one of [3]"]
 
 
-def test_a_write_without_an_answer_is_there_whole_or_not_at_all(played: tuple[Lake, Path], tmp_path: Path) -> None:
+def test_a_write_without_an_answer_is_there_whole_or_not_at_all(played, tmp_path):
     lake, log = played
     path = path_of(log, "append")
     text = newest(log, "append").what["paths"][path]
@@ -134,7 +128,7 @@ def test_a_write_without_an_answer_is_there_whole_or_not_at_all(played: tuple[La
     assert all(problem.startswith("part got no answer, and is there in part") for problem in in_part)
 
 
-def test_lost_and_doubled_commits_are_named(played: tuple[Lake, Path], tmp_path: Path) -> None:
+def test_lost_and_doubled_commits_are_named(played, tmp_path):
     lost = [*intent("lost", commit="lost", paths={}), *done("lost", id="f" * 64)]
     problems = forged(played, tmp_path, lost)
     assert problems == [
@@ -152,12 +146,12 @@ def test_lost_and_doubled_commits_are_named(played: tuple[Lake, Path], tmp_path:
     assert any("2 times in history" in problem for problem in wrong_commits(notes, [*chain, chain[place]]))
 
 
-def forged(played: tuple[Lake, Path], tmp_path: Path, lines: list[str]) -> list[str]:
+def forged(played, tmp_path, lines):
     """Problems that are new when lines are added to the log."""
     log = tmp_path / "log"
     log.write_text(played[1].read_text())
 
-    def add() -> None:
+    def add():
         with log.open("a") as out:
             out.write("".join(f"{line}\n" for line in lines))
 

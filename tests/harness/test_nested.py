@@ -1,7 +1,5 @@
 """Anything inside anything: nested histories of all verbs; see ``support.histories``."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -17,12 +15,12 @@ STEADY = pytest.param(0.0, id="steady clock", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("jump", [STEADY, pytest.param(0.01, id="jumping clock")])
-def test_nothing_is_lost_whatever_happens_inside_what(jump: float) -> None:
+def test_nothing_is_lost_whatever_happens_inside_what(jump):
     ran = sum((history("nested", seed, chances=Chances(jump=jump)) for seed in SEEDS), Counter())
     assert all(ran[name] for name in ("commit", "merge", "collect", "link", "adopt", "nested", "killed")), ran
 
 
-def test_a_mirror_shows_nothing_that_is_not_there() -> None:
+def test_a_mirror_shows_nothing_that_is_not_there():
     ran = sum((history("mirror", seed) for seed in SEEDS), Counter())
     assert all(ran[name] for name in ("sync", "collect", "tear", "take over", "prove", "copy", "nested", "killed")), ran
 
@@ -30,6 +28,6 @@ def test_a_mirror_shows_nothing_that_is_not_there() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kind", ["nested", "mirror"])
-def test_long(kind: str) -> None:
+def test_long(kind):
     for seed in range(1000, 3000):
         history(kind, seed, chances=Chances(jump=0.01 if seed % 2 else 0.0))

@@ -1,12 +1,9 @@
 """Servers end with the process that they serve, also when it is killed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -41,7 +38,7 @@ input()
 """
 
 
-def holder(program: str, cwd: Path) -> subprocess.Popen[str]:
+def holder(program, cwd):
     environment = os.environ | {"PYTHONPATH": str(TESTS)}
     pipe = subprocess.PIPE
     return subprocess.Popen(
@@ -49,18 +46,18 @@ def holder(program: str, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-def until(holds: Callable[[], bool]) -> None:
+def until(holds):
     end = time.monotonic() + LONGEST
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)
 
 
-def server_in(socket: Path) -> psutil.Process:
+def server_in(socket):
     return psutil.Process(int((socket / "postmaster.pid").read_text().splitlines()[0]))
 
 
-def has_ended(process: psutil.Process) -> bool:
+def has_ended(process):
     """Whether a process runs no more, be it that nobody has asked for its exit code yet."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
@@ -68,7 +65,7 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def test_a_postgresql_server_ends_with_a_killed_process(tmp_path: Path) -> None:
+def test_a_postgresql_server_ends_with_a_killed_process(tmp_path):
     with holder(HOLDER, tmp_path) as held:
         socket = Path(held.stdout.readline().strip())
         server = server_in(socket)
@@ -78,14 +75,14 @@ def test_a_postgresql_server_ends_with_a_killed_process(tmp_path: Path) -> None:
     until(lambda: not socket.exists())
 
 
-def test_a_postgresql_server_ends_with_its_block() -> None:
+def test_a_postgresql_server_ends_with_its_block():
     with postgres_server() as socket:
         server = server_in(Path(socket))
     assert has_ended(server)
     assert not Path(socket).exists()
 
 
-def test_a_command_runs_when_the_process_is_killed_inside_the_block_only(tmp_path: Path) -> None:
+def test_a_command_runs_when_the_process_is_killed_inside_the_block_only(tmp_path):
     with holder(WATCHED, tmp_path) as held:
         assert held.stdout.readline()
         held.kill()
@@ -97,7 +94,7 @@ def test_a_command_runs_when_the_process_is_killed_inside_the_block_only(tmp_pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent ended")
-def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
+def test_a_child_dies_with_its_parent(tmp_path):
     with holder(PARENT, tmp_path) as held:
         child = psutil.Process(int(held.stdout.readline()))
         held.kill()

@@ -1,9 +1,6 @@
 """A mirror of a mirror: what the last one shows is kept at the first, whatever passes and deletes do in between."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -37,15 +34,15 @@ class Chain:
     needs: dict[str, frozenset[str]] = field(default_factory=dict)
     number: int = 0
 
-    def seen(self, place: int) -> Lake:
+    def seen(self, place):
         """A lake as a pass sees it, with faults at every call."""
         lake = self.lakes[place]
         return Lake(FaultyCatalog(lake.catalog, self.faults), lake.settings, clock=self.clock)  # type: ignore[arg-type]
 
-    def sync(self, place: int) -> None:
+    def sync(self, place):
         self.mirrors[place].sync(self.seen(place))
 
-    def commit(self, branch: str = "main", **files: str) -> str:
+    def commit(self, branch="main", **files):
         self.number += 1
         self.clock.advance(seconds=1)
         handle = self.source.branch(branch)
@@ -60,7 +57,7 @@ class Chain:
         self.needs[made.id] = frozenset(keys)
         return made.id
 
-    def collect(self) -> None:
+    def collect(self):
         """The strictest rules at the source: only refs, and what mirrors asked for, are kept."""
         catalog = self.lakes[0].catalog
         expire_commits(catalog, "flights")
@@ -71,31 +68,30 @@ class Chain:
         doomed = [item.key for prefix in prefixes for item in store.list(prefix) if item.key not in kept]
         assert store.delete(doomed) == []
 
-    def check(self) -> None:
-        """What both mirrors show is there."""
+    def check(self):
         for place, mirror in enumerate(self.mirrors):
             root = Path(mirror.storage_namespace.removeprefix("file://"))
             for ref in mirror.branches():
                 missing = [key for key in self.needs.get(ref.commit_id, ()) if not (root / key).is_file()]
                 assert not missing, (place, ref, missing)
 
-    def catch_up(self, place: int) -> None:
+    def catch_up(self, place):
         self.settle()
         self.sync(place)
 
-    def settle(self) -> None:
+    def settle(self):
         for replicator in self.replicators:
             replicator.settle()
             self.check()
 
 
 @pytest.fixture
-def chains(tmp_path: Path) -> Iterator[Callable[[int], Chain]]:
+def chains(tmp_path):
     opened: list[Lake] = []
     fast = Path("/dev/shm")
     place = (fast if fast.is_dir() else tmp_path) / f"lakeops-chain-{tmp_path.name}"
 
-    def make(seed: int) -> Chain:
+    def make(seed):
         clock, faults = ManualClock(), Faults()
         here = place / f"{seed}"
         lakes = tuple(open_lake(here / name, clock, faults if name != "a" else None) for name in "abc")
@@ -114,7 +110,7 @@ def chains(tmp_path: Path) -> Iterator[Callable[[int], Chain]]:
     shutil.rmtree(place, ignore_errors=True)
 
 
-def test_what_the_last_one_shows_is_kept_at_the_first(chains: Callable[[int], Chain]) -> None:
+def test_what_the_last_one_shows_is_kept_at_the_first(chains):
     chain = chains(1)
     first = chain.commit()
     for _ in range(2):
@@ -139,7 +135,7 @@ def test_what_the_last_one_shows_is_kept_at_the_first(chains: Callable[[int], Ch
     assert [one for one in chain.source.log("main") if one.id == first][0].expired, "nobody shows it any more"
 
 
-def test_a_mirror_takes_no_report_of_what_its_source_does_not_keep_for_it(chains: Callable[[int], Chain]) -> None:
+def test_a_mirror_takes_no_report_of_what_its_source_does_not_keep_for_it(chains):
     chain = chains(2)
     first, second = chain.commit(), chain.commit()
     chain.catch_up(0)
@@ -152,14 +148,14 @@ def test_a_mirror_takes_no_report_of_what_its_source_does_not_keep_for_it(chains
 
 
 @pytest.mark.parametrize("moment", ["report_mirror", "branches", "observe_source"])
-def test_a_mirror_that_moves_on_while_it_is_followed(chains: Callable[[int], Chain], moment: str) -> None:
+def test_a_mirror_that_moves_on_while_it_is_followed(chains, moment):
     """The last mirror has seen a head; before it asks for it, the one between goes on, and the source collects."""
     chain = chains(3)
     chain.commit()
     for place in (0, 1):
         chain.catch_up(place)
 
-    def go_on(_call: object) -> None:
+    def go_on(_call):
         chain.commit()
         chain.settle()
         for _ in range(2):
@@ -178,7 +174,7 @@ def test_a_mirror_that_moves_on_while_it_is_followed(chains: Callable[[int], Cha
     assert chain.mirrors[1].status().caught_up
 
 
-def act(chain: Chain, random: Random) -> None:
+def act(chain, random):
     """One thing that may happen, anywhere in the chain."""
     match random.randrange(9):
         case 0 | 1:
@@ -196,12 +192,12 @@ def act(chain: Chain, random: Random) -> None:
             chain.sync(random.randrange(2))
 
 
-def hurt(chain: Chain, random: Random) -> None:
+def hurt(chain, random):
     """A pass that dies, or in the middle of which something else happens."""
     place = random.randrange(2)
     busy: list[bool] = []
 
-    def happen(_call: object) -> None:
+    def happen(_call):
         if not busy:
             busy.append(True)
             act(chain, random)
@@ -217,7 +213,7 @@ def hurt(chain: Chain, random: Random) -> None:
     chain.faults.revive()
 
 
-def play(chain: Chain, seed: int, steps: int) -> None:
+def play(chain, seed, steps):
     random = Random(seed)
     for _ in range(steps):
         (hurt if random.randrange(3) == 0 else act)(chain, random)
@@ -230,13 +226,13 @@ def play(chain: Chain, seed: int, steps: int) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_any_order_of_passes_deletes_and_kills(chains: Callable[[int], Chain]) -> None:
+def test_any_order_of_passes_deletes_and_kills(chains):
     for seed in range(6):
         play(chains(seed), seed, 30)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_any_order_at_length(chains: Callable[[int], Chain]) -> None:
+def test_any_order_at_length(chains):
     for seed in range(100, 500):
         play(chains(seed), seed, 60)

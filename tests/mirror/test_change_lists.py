@@ -1,17 +1,14 @@
 """Lists of changes that a source wrote: a commit whose list is not what is so is not shown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from hashlib import sha256
 
 import pyarrow as pa
 import pytest
-from support.mirrors import Pair, check_whole, forge
+from support.mirrors import check_whole, forge
 
 from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted, RecordRefused
-from lakeops.model.records import Commit
 from lakeops.ops.mirror.failover import VerifiedHistory
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.range_file import Attachment, encode_metarange, encode_rows
@@ -21,7 +18,7 @@ from lakeops.store.layout import metarange_key
 PATHS = [f"p{number:02}" for number in range(40)]
 
 
-def scattered(pair: Pair, text: str) -> Commit:
+def scattered(pair, text):
     """Change a path in each range, so that the commit has a list."""
     made = pair.commit_paths("main", dict.fromkeys(PATHS[::3], text))
     assert RangeReader(pair.replicator.source).metarange(made).delta is not None
@@ -29,13 +26,13 @@ def scattered(pair: Pair, text: str) -> Commit:
 
 
 @pytest.fixture
-def first(pair: Pair) -> Commit:
+def first(pair):
     made = pair.commit_paths("main", dict.fromkeys(PATHS, "0"))
     pair.catch_up()
     return made
 
 
-def with_list(pair: Pair, commit: Commit, before: pa.Table, after: pa.Table, since: str | None = None) -> Commit:
+def with_list(pair, commit, before, after, since=None):
     """Put another list into the file of the head's metarange. Its digest is right."""
     metarange = RangeReader(pair.replicator.source).metarange(commit)
     assert metarange.delta is not None
@@ -47,10 +44,10 @@ def with_list(pair: Pair, commit: Commit, before: pa.Table, after: pa.Table, sin
     return forge(pair, "main", meta_range_file=file, meta_range_digest=sha256(data).hexdigest())
 
 
-def in_column(name: str, value: object) -> Callable[[pa.Table], pa.Table]:
+def in_column(name, value):
     """Puts a value into the first row's column."""
 
-    def change(side: pa.Table) -> pa.Table:
+    def change(side):
         values = [value, *side.column(name).to_pylist()[1:]]
         place = side.schema.get_field_index(name)
         return side.set_column(place, side.schema.field(place), pa.array(values, side.schema.field(place).type))
@@ -71,7 +68,7 @@ LIES: dict[str, Callable[[pa.Table], pa.Table]] = {
 
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("how", LIES)
-def test_a_commit_with_a_list_that_lies_is_not_shown(pair: Pair, first: Commit, how: str, side: int) -> None:
+def test_a_commit_with_a_list_that_lies_is_not_shown(pair, first, how, side):
     pair.repo.create_branch("dev", source="main")
     made = scattered(pair, "1")
     changes = RangeReader(pair.replicator.source).metarange(made).delta
@@ -93,7 +90,7 @@ def test_a_commit_with_a_list_that_lies_is_not_shown(pair: Pair, first: Commit, 
     check_whole(pair)
 
 
-def test_a_list_about_a_commit_that_is_no_parent_is_compared_with_that(pair: Pair, first: Commit) -> None:
+def test_a_list_about_a_commit_that_is_no_parent_is_compared_with_that(pair, first):
     scattered(pair, "1")
     made = scattered(pair, "2")
     changes = RangeReader(pair.replicator.source).metarange(made).delta
@@ -105,7 +102,7 @@ def test_a_list_about_a_commit_that_is_no_parent_is_compared_with_that(pair: Pai
     assert pair.head() == first.id
 
 
-def test_what_a_list_is_about_may_come_later(pair: Pair, first: Commit) -> None:
+def test_what_a_list_is_about_may_come_later(pair, first):
     """It is compared once somebody can compare the two."""
     second = scattered(pair, "1")
     third = scattered(pair, "2")
@@ -123,7 +120,7 @@ def test_what_a_list_is_about_may_come_later(pair: Pair, first: Commit) -> None:
     assert pair.there.catalog.mirrors.unproved("flights") == {second.id}
 
 
-def test_true_lists_are_proved(pair: Pair, first: Commit) -> None:
+def test_true_lists_are_proved(pair, first):
     second = scattered(pair, "1")
     third = scattered(pair, "2")
     pair.catch_up()

@@ -1,15 +1,12 @@
 """Killed at any effect, run again: the mirror shows what is whole, and gets where it would have got."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
 import pytest
 from support.catalogs import mirror_needs
 from support.faulty_catalog import ALL_EFFECTS, FaultyCatalog, count_effects
-from support.mirrors import Pair, check_whole, open_pair, read_whole
+from support.mirrors import check_whole, open_pair, read_whole
 
 from lakeops import Lake
 from lakeops.model.errors import StoreUnavailable
@@ -26,7 +23,7 @@ def scene(tmp_path):
     count = iter(range(1000))
 
     @contextmanager
-    def make() -> Iterator[Pair]:
+    def make():
         with open_pair(tmp_path / f"scene{next(count)}", clock=ManualClock(), random=Random(5)) as pair:
             pair.commit(a="1", b="1")
             pair.repo.create_branch("old", source="main")
@@ -45,12 +42,12 @@ def scene(tmp_path):
     return make
 
 
-def seen(pair: Pair) -> Lake:
+def seen(pair):
     """The source as the mirror sees it: what is written there counts as an effect too."""
     return Lake(FaultyCatalog(pair.here.catalog, pair.faults), pair.here.settings)  # type: ignore[arg-type]
 
 
-def wanted(pair: Pair) -> dict[str, str]:
+def wanted(pair):
     return {
         **{ref.id: ref.commit_id for ref in pair.repo.branches()},
         **{f"tag:{ref.id}": ref.commit_id for ref in pair.repo.tags()},
@@ -112,7 +109,7 @@ def taken_over(tmp_path, monkeypatch):
     count = iter(range(1000))
 
     @contextmanager
-    def make() -> Iterator[Pair]:
+    def make():
         with open_pair(tmp_path / f"scene{next(count)}", clock=ManualClock(), random=Random(5)) as pair:
             source, held = pair.replicator.source, []
             for number in range(6):
@@ -132,7 +129,7 @@ def taken_over(tmp_path, monkeypatch):
     return make
 
 
-def live(pair: Pair) -> list[str]:
+def live(pair):
     """The live commits at the mirror, each of which is whole, by their place in history."""
     commits = pair.there.catalog.commits.all("flights").values()
     found = sorted((commit for commit in commits if not commit.expired), key=lambda commit: commit.generation)

@@ -1,7 +1,5 @@
 """The mirror's demo as a newcomer runs it, only shorter: all its processes, from start to stop."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -16,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "demo" / "mirror" / "demo.py"
 
 
-def start(place: Path, *options: str) -> subprocess.Popen[str]:
+def start(place, *options):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LAKEOPS_")}
     return subprocess.Popen(
         [sys.executable, str(DEMO), *options],
@@ -27,7 +25,7 @@ def start(place: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def test_the_mirror_keeps_up_and_its_reader_finds_every_table(tmp_path: Path) -> None:
+def test_the_mirror_keeps_up_and_its_reader_finds_every_table(tmp_path):
     with start(tmp_path, "--seconds", "3", "--seed", "3") as demo:
         shown, _ = demo.communicate(timeout=200)
     assert demo.returncode == 0, shown
@@ -40,7 +38,7 @@ def test_the_mirror_keeps_up_and_its_reader_finds_every_table(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_demo_leaves_nothing(tmp_path, number):
     with start(tmp_path, "--seconds", "300") as demo:
         assert demo.stdout is not None
         assert any(" s  the source is at" in line for line in demo.stdout)

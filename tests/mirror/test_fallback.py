@@ -1,9 +1,7 @@
 """A branch of a mirror always advances: a candidate that never arrives gives way, and none gives way too soon."""
 
-from __future__ import annotations
-
 import pytest
-from support.mirrors import Pair, check_whole
+from support.mirrors import check_whole
 
 from lakeops.model.errors import LakeopsError
 from lakeops.model.mirrors import Inspection, RefKind, RefName, Remaining, Wait
@@ -17,7 +15,7 @@ STEP = 300
 STALL_TIMEOUT = 3 * STEP
 
 
-def lost_object(pair: Pair, path: str = "a") -> str:
+def lost_object(pair, path="a"):
     """Commit an object that replication loses; the rest of the commit arrives. Returns its address."""
     pair.commit_paths("main", {path: "lost"})
     address = pair.repo.ref("main").stat(path).physical_address
@@ -27,7 +25,7 @@ def lost_object(pair: Pair, path: str = "a") -> str:
     return key
 
 
-def test_a_candidate_whose_object_never_comes_gives_way_to_a_complete_head(pair: Pair) -> None:
+def test_a_candidate_whose_object_never_comes_gives_way_to_a_complete_head(pair):
     pair.mirror.set_stall_timeout(STALL_TIMEOUT)
     key = lost_object(pair)
     begun = pair.clock.seconds
@@ -47,7 +45,7 @@ def test_a_candidate_whose_object_never_comes_gives_way_to_a_complete_head(pair:
     check_whole(pair)
 
 
-def test_discovering_alone_lets_it_give_way(pair: Pair) -> None:
+def test_discovering_alone_lets_it_give_way(pair):
     """A schedule that waits for what ``discover`` names must not wait for what never comes."""
     pair.mirror.set_stall_timeout(STALL_TIMEOUT)
     lost_object(pair)
@@ -59,7 +57,7 @@ def test_discovering_alone_lets_it_give_way(pair: Pair) -> None:
     assert pair.mirror.arrived(MAIN) == newest.id
 
 
-def test_a_candidate_stays_as_long_as_something_of_it_arrives(pair: Pair) -> None:
+def test_a_candidate_stays_as_long_as_something_of_it_arrives(pair):
     pair.mirror.set_stall_timeout(STALL_TIMEOUT)
     made = pair.commit_paths("main", {f"p/{number}": str(number) for number in range(12)})
     pair.replicator.hold(layout.DATA)
@@ -73,7 +71,7 @@ def test_a_candidate_stays_as_long_as_something_of_it_arrives(pair: Pair) -> Non
     assert pair.mirror.sync()["main"].promoted == made.id
 
 
-def test_a_person_may_skip_it(pair: Pair) -> None:
+def test_a_person_may_skip_it(pair):
     lost_object(pair)
     pair.mirror.sync()
     newest = pair.commit_paths("main", {"a": "new"})
@@ -84,7 +82,7 @@ def test_a_person_may_skip_it(pair: Pair) -> None:
     assert pair.mirror.skip("main").candidate is None
 
 
-def test_nothing_that_is_torn_holds_a_branch_up_for_ever(pair: Pair) -> None:
+def test_nothing_that_is_torn_holds_a_branch_up_for_ever(pair):
     pair.mirror.set_stall_timeout(STALL_TIMEOUT)
     pair.commit_paths("main", {"a": "torn"})
     pair.replicator.settle()
@@ -106,7 +104,7 @@ def test_nothing_that_is_torn_holds_a_branch_up_for_ever(pair: Pair) -> None:
         pytest.param(7, 2, id="late and lossy"),
     ],
 )
-def test_it_always_advances(pair: Pair, lag: int, lost: int) -> None:
+def test_it_always_advances(pair, lag, lost):
     """Every object comes late, later than the mirror is patient; of every second commit one never comes at all.
 
     And the source commits before every pass, so the newest head is never complete where replication is late.
@@ -131,7 +129,7 @@ def test_it_always_advances(pair: Pair, lag: int, lost: int) -> None:
     assert pair.repo.ref("main~40").commit.generation <= pair.mirror.branch("main").head.generation
 
 
-def test_each_exchange_doubles_the_time_until_the_next() -> None:
+def test_each_exchange_doubles_the_time_until_the_next():
     from lakeops.model.mirrors import MirrorRecord, parse_source
 
     mirror = MirrorRecord("flights", parse_source("/x", "flights"), "r", stall_timeout=10)
@@ -144,7 +142,7 @@ def test_each_exchange_doubles_the_time_until_the_next() -> None:
         assert is_due(mirror, wait, 100 + (20 << given), more)
 
 
-def test_what_arrives_makes_less_remain() -> None:
+def test_what_arrives_makes_less_remain():
     """A metarange that comes shows ranges that are missing, a range that comes shows objects: it is progress."""
     looks = [Remaining(1), Remaining(0, 3), Remaining(0, 2, 50), Remaining(0, 2, 49), Remaining(0, 0, 7), Remaining()]
     wait = Wait(0, 0)

@@ -1,40 +1,36 @@
 """A fail-over closes the destination to whoever replicates into it, wherever the replicator is with its work."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from random import Random
 
 import pytest
 from support.copies import copied_file, open_at
-from support.errors import has_kind
+from support.errors import raising
 from support.faulty_catalog import ALL_EFFECTS
-from support.mirrors import OneByOne, Pair, open_lake, open_pair
+from support.mirrors import OneByOne, open_lake, open_pair
 from support.soundness import assert_sound
 
-from lakeops import Lake
 from lakeops.engine.base import LocalEngine
 from lakeops.engine.spark.jobs import explained
 from lakeops.model.errors import Corrupted, NamespaceTaken, NotAMirror, PreconditionFailed
 from lakeops.ops.mirror.copying import CopyTask, copy_objects, delete_objects
 from lakeops.ops.mirror.replicate import replicate
 from lakeops.store import layout
-from lakeops.store.base import ObjectStore
 from lakeops.store.copy import known_at
 from lakeops.testing import EFFECTS, Crash, Faults
 
 
-def stores(pair: Pair) -> tuple[ObjectStore, ObjectStore]:
+def stores(pair):
     return pair.replicator.source, pair.replicator.destination
 
 
-def again(pair: Pair) -> None:
-    """What a schedule at the old site goes on doing."""
+def again(pair):
+    """The steps of a schedule at the old site, which goes on."""
     replicate(*stores(pair), LocalEngine(2), delete=True, force=True)
 
 
-def diverge(pair: Pair) -> None:
+def diverge(pair):
     """The old site comes back, knows nothing of the fail-over, goes on and collects its garbage."""
     pair.commit(**{f"f{number}": "of the old site" for number in range(6)})
     pair.repo.gc.set_rules({"default_retention_days": 0})
@@ -43,15 +39,15 @@ def diverge(pair: Pair) -> None:
 
 
 @pytest.fixture
-def shown(pair: Pair) -> dict[str, bytes]:
-    """What the mirror shows, after some objects came by replication."""
+def shown(pair):
+    """The contents of the mirror, after some objects came by replication."""
     pair.commit(**{f"f{number}": f"old {number}" for number in range(6)})
     again(pair)
     pair.mirror.sync()
     return contents(pair.there)
 
 
-def contents(lake: Lake) -> dict[str, bytes]:
+def contents(lake):
     handle = lake.repository("flights").ref("main")
     return {item.path: handle.read(item.path) for item in handle.list()}
 
@@ -61,9 +57,9 @@ def test_replication_from_the_old_site_neither_writes_nor_deletes(pair, shown):
     diverge(pair)
     _, destination = stores(pair)
     before = sorted(destination.list(), key=lambda item: item.key)
-    with pytest.raises(PreconditionFailed, match="epoch 1", check=has_kind("not_the_owner")):
+    with raising("not_the_owner", "epoch 1"):
         again(pair)
-    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+    with raising("not_the_owner"):
         pair.here.replicate(pair.repo.storage_namespace, pair.mirror.storage_namespace, delete=True, force=True)
     assert sorted(destination.list(), key=lambda item: item.key) == before
     assert contents(pair.there) == shown
@@ -80,13 +76,13 @@ def test_a_run_under_way_stops_before_its_next_batch(pair, shown, monkeypatch, o
     diverge(pair)
     faults, promoted_at = Faults(), []
 
-    def promote(_call: object) -> None:
+    def promote(_call):
         mirror.promote_writable()
         promoted_at.append(len(faults.calls))
 
     faults.hook(operation, at=at, when="after", action=promote)
     source, destination = stores(pair)
-    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+    with raising("not_the_owner"):
         replicate(source, faults.around(destination), OneByOne(), delete=True, force=True)
     assert [call for call in faults.calls[promoted_at[0] :] if call.operation in EFFECTS] == []
     assert sum(call.operation in EFFECTS for call in faults.calls) >= (0 if operation == "scan" else at)
@@ -99,9 +95,9 @@ def test_a_task_asks_at_its_start(pair, shown):
     item = next(iter(source.list(layout.DATA)))
     assert copy_objects(CopyTask(0, source, (item,), known), destination).objects == 1
     pair.mirror.promote_writable()
-    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+    with raising("not_the_owner"):
         copy_objects(CopyTask(0, source, (item,), known), destination)
-    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+    with raising("not_the_owner"):
         list(delete_objects(source, destination, ["data/2026010100/none"], known))
 
 
@@ -127,7 +123,7 @@ def test_a_record_that_replication_brought_along_closes_nothing(tmp_path, clock)
         assert repo.adopt().owner.epoch == 2
         repo.gc.mark()
         pair.repo.gc.mark()
-        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+        with raising("not_the_owner"):
             again(pair)
 
 
@@ -168,7 +164,7 @@ def test_killed_at_every_effect_and_run_again(tmp_path, clock):
             assert not repo.record.read_only
             assert repo.owner()[1]
             repo.branch("main").put("new", b"of the new site")
-            with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+            with raising("not_the_owner"):
                 replicate(*places, LocalEngine(2), delete=True, force=True)
             assert contents(lake) == {**shown, "new": b"of the new site"}
             repo.gc.mark()
@@ -184,12 +180,12 @@ def test_an_older_copy_of_the_mirrors_catalog_does_not_promote_again(pair, shown
     url = copied_file(tmp_path / "there", tmp_path / "backup")
     pair.mirror.promote_writable()
     with open_at(tmp_path / "backup", url, clock) as backup:
-        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+        with raising("not_the_owner"):
             backup.mirror("flights").promote_writable()
         assert backup.repository("flights").record.read_only
         backup.repository("flights").adopt()
         backup.mirror("flights").promote_writable()
-        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+        with raising("not_the_owner"):
             pair.there.repository("flights").gc.mark()
         backup.repository("flights").gc.mark()
 
@@ -200,7 +196,7 @@ def test_two_lakes_promote_one_namespace(pair, shown, tmp_path, clock):
         rival = other.create_mirror("flights", pair.mirror.storage_namespace, source=pair.here)
         rival.sync()
         rival.promote_writable()
-        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+        with raising("not_the_owner"):
             pair.mirror.promote_writable()
         assert pair.there.repository("flights").record.read_only
 

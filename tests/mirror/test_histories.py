@@ -4,8 +4,6 @@ Whatever happens, what the mirror shows is whole, and was the source's head at s
 What a commit needs is found out by opening it at the source when it is made, and looked for with the file system alone.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from itertools import count
@@ -38,7 +36,7 @@ _numbers = count()
 class Lakes:
     """Two lakes for all histories of a run; each history has repositories of its own in them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         fast = Path("/dev/shm")
         self.place = Path(tempfile.mkdtemp(prefix="lakeops-mirror-", dir=fast if fast.is_dir() else None))
         self.clock = ManualClock()
@@ -49,7 +47,7 @@ class Lakes:
         catalog = FaultyCatalog(self.here.catalog, self.faults)
         self.seen = Lake(catalog, self.here.settings, clock=self.clock)  # type: ignore[arg-type]
 
-    def close(self) -> None:
+    def close(self):
         self.there.close()
         self.here.close()
         shutil.rmtree(self.place)
@@ -63,7 +61,7 @@ class History(RuleBasedStateMachine):
 
     # A seed, not random choices of Hypothesis: how many there are to make depends on names, which no two runs share.
     @initialize(seed=st.integers(0, 1 << 32), busy=st.booleans())
-    def begin(self, seed: int, busy: bool) -> None:
+    def begin(self, seed, busy):
         lakes, name = self.lakes, f"repo{next(_numbers)}"
         lakes.faults.revive()
         repo = lakes.here.create_repository(name, split=SPLIT)
@@ -80,7 +78,7 @@ class History(RuleBasedStateMachine):
             self.commit("main", {"a/x": True, "z": True})
             self.arrive()
 
-    def teardown(self) -> None:
+    def teardown(self):
         if not hasattr(self, "pair"):
             return
         self.lakes.faults.revive()
@@ -90,7 +88,7 @@ class History(RuleBasedStateMachine):
             for lake in (self.lakes.here, self.lakes.there):
                 shutil.rmtree(lake.settings.home / "storage" / self.name, ignore_errors=True)
 
-    def catches_up(self) -> None:
+    def catches_up(self):
         """Once everything has arrived, the mirror shows what the source shows, and all of it can be read."""
         self.pair.replicator.release()
         for _ in range(4):
@@ -113,7 +111,7 @@ class History(RuleBasedStateMachine):
     # --- the source ---
 
     @rule(branch=branches, files=st.dictionaries(paths, st.booleans(), min_size=1, max_size=4))
-    def commit(self, branch: str, files: dict[str, bool]) -> None:
+    def commit(self, branch, files):
         if branch not in self.source_heads():
             return
         self.number += 1
@@ -130,7 +128,7 @@ class History(RuleBasedStateMachine):
         self.shown.setdefault(branch, set()).add(made.id)
 
     @rule(branch=st.sampled_from(["dev", "side"]), back=st.integers(0, 2))
-    def branch_or_delete(self, branch: str, back: int) -> None:
+    def branch_or_delete(self, branch, back):
         if branch in self.source_heads():
             self.pair.repo.delete_branch(branch)
             return
@@ -141,7 +139,7 @@ class History(RuleBasedStateMachine):
         self.shown.setdefault(branch, set()).add(made.commit_id)
 
     @rule(branch=branches, back=st.integers(1, 2))
-    def move_back(self, branch: str, back: int) -> None:
+    def move_back(self, branch, back):
         """Nobody's verb does this to a default branch; a restored database does."""
         from sqlalchemy import update
 
@@ -155,7 +153,7 @@ class History(RuleBasedStateMachine):
         self.shown[branch].add(chain[back].id)
 
     @rule(source=branches)
-    def tag(self, source: str) -> None:
+    def tag(self, source):
         if source not in self.source_heads():
             return
         if any(True for _ in self.pair.repo.tags()):
@@ -163,7 +161,7 @@ class History(RuleBasedStateMachine):
         made = self.pair.repo.create_tag("v1", source)
         self.shown.setdefault("tag:v1", set()).add(made.commit_id)
 
-    def collect_garbage(self) -> None:
+    def collect_garbage(self):
         """The strictest rules that there can be: only refs, and what the mirror asked for, are kept."""
         if not self.reports:
             return
@@ -181,34 +179,34 @@ class History(RuleBasedStateMachine):
         assert store.delete(doomed) == []
 
     @rule()
-    def collect_garbage_and_its_deletes(self) -> None:
+    def collect_garbage_and_its_deletes(self):
         self.collect_garbage()
         self.replicate_all()
 
     # --- what lies between ---
 
     @rule(steps=st.integers(1, 20))
-    def replicate(self, steps: int) -> None:
+    def replicate(self, steps):
         if any(done.action == "delete" for done in self.pair.replicator.run(steps)):
             self.whole()
 
-    def replicate_all(self) -> None:
+    def replicate_all(self):
         self.pair.replicator.settle()
         self.whole()
 
     @rule()
-    def arrive(self) -> None:
-        """What has been written arrives, and a pass sees it."""
+    def arrive(self):
+        """Written objects arrive, and a pass sees them."""
         self.replicate_all()
         self.sync()
 
     @rule(prefixes=st.sampled_from([(), ("data/",), (layout.RANGES,), (layout.METARANGES,), ("data/", layout.RANGES)]))
-    def hold(self, prefixes: tuple[str, ...]) -> None:
+    def hold(self, prefixes):
         self.pair.replicator.release()
         self.pair.replicator.hold(*prefixes)
 
     @rule(held=st.sampled_from(["data/", layout.RANGES]), steps=st.integers(0, 6))
-    def arrive_in_parts(self, held: str, steps: int) -> None:
+    def arrive_in_parts(self, held, steps):
         """Some of it long before the rest: passes see a commit half there, more than once."""
         self.commit("main", {"a/x": True, "a/y": True})
         self.hold((held,))
@@ -221,12 +219,12 @@ class History(RuleBasedStateMachine):
     # --- the mirror ---
 
     @rule()
-    def sync(self) -> None:
+    def sync(self):
         self.pair.mirror.sync(self.lakes.seen)
         self.whole()
 
     @rule(at=st.integers(1, 14), after=st.booleans())
-    def killed_sync(self, at: int, after: bool) -> None:
+    def killed_sync(self, at, after):
         self.lakes.faults.revive()
         self.lakes.faults.crash(at=at, when="after" if after else "before", operations=MOMENTS)
         try:
@@ -237,12 +235,12 @@ class History(RuleBasedStateMachine):
         self.whole()
 
     @rule(at=st.integers(1, 14), what=st.sampled_from(["sync", "source", "gc", "replicate"]), data=st.data())
-    def interrupted_sync(self, at: int, what: str, data: st.DataObject) -> None:
+    def interrupted_sync(self, at, what, data):
         """Something else happens at some moment of a pass: another whole pass, the source, its garbage collection."""
         files = data.draw(st.dictionaries(paths, st.booleans(), min_size=1, max_size=2))
         busy: list[bool] = []
 
-        def happen(_call: object) -> None:
+        def happen(_call):
             if not busy:
                 busy.append(True)
                 acts = {
@@ -261,7 +259,7 @@ class History(RuleBasedStateMachine):
 
     # --- promises ---
 
-    def whole(self) -> None:
+    def whole(self):
         """Everything that the mirror shows is there, and the source showed it on that ref."""
         root = Path(self.pair.mirror.storage_namespace.removeprefix("file://"))
         for name, commit_id in self.pair.heads().items():
@@ -269,10 +267,10 @@ class History(RuleBasedStateMachine):
             missing = [key for key in self.needs[commit_id] if not (root / key).is_file()]
             assert not missing, (name, commit_id, missing)
 
-    def source_heads(self) -> dict[str, str]:
+    def source_heads(self):
         return {ref.id: ref.commit_id for ref in self.pair.repo.branches()}
 
-    def note(self, commit_id: str) -> None:
+    def note(self, commit_id):
         """Remember what a commit of the source needs, read from what the source has stored."""
         commit = self.pair.here.catalog.commits.get(self.name, commit_id)
         if commit_id in self.needs or not commit.meta_range_file:
@@ -294,7 +292,7 @@ def lakes():
     opened.close()
 
 
-def run(lakes: Lakes, *, examples: int, steps: int, reports: bool = True, **given: object) -> None:
+def run(lakes, *, examples, steps, reports=True, **given):
     machine = type("Histories", (History,), {"lakes": lakes, "reports": reports})
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     wanted = settings(

@@ -1,11 +1,9 @@
 """A source whose catalog was written to by somebody else: one bad record harms nothing but its own ref."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-from support.mirrors import Pair, check_whole, forge, point, write
+from support.mirrors import check_whole, forge, point, write
 
 from lakeops.catalog.records import commit_values
 from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, RETENTION
@@ -36,7 +34,7 @@ FORGERIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", FORGERIES.values(), ids=FORGERIES)
-def test_a_forged_commit_is_an_error_of_its_ref_alone(pair: Pair, changes: dict[str, Any]) -> None:
+def test_a_forged_commit_is_an_error_of_its_ref_alone(pair, changes):
     pair.repo.create_branch("dev", source="main")
     kept = pair.mirrored("main", a="1")
     assert pair.head() == kept.id
@@ -56,7 +54,7 @@ def test_a_forged_commit_is_an_error_of_its_ref_alone(pair: Pair, changes: dict[
     assert status["dev"].error is None
 
 
-def test_a_source_that_tells_the_truth_again_is_followed(pair: Pair) -> None:
+def test_a_source_that_tells_the_truth_again_is_followed(pair):
     first = pair.commit(a="1")
     forge(pair, "main", honest=False, message="changed")
     pair.replicator.settle()
@@ -70,7 +68,7 @@ def test_a_source_that_tells_the_truth_again_is_followed(pair: Pair) -> None:
     check_whole(pair)
 
 
-def test_a_forged_commit_below_a_head_is_found(pair: Pair) -> None:
+def test_a_forged_commit_below_a_head_is_found(pair):
     first = pair.head()
     pair.repo.create_branch("dev", source="main")
     below = pair.commit(a="1")
@@ -85,7 +83,7 @@ def test_a_forged_commit_below_a_head_is_found(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("name", ["main~1", "a/b", "\x1b[2J", "x\n::group::", "@", "n" * 300, "0" * 64, ".."])
-def test_a_name_that_is_none_is_not_followed(pair: Pair, name: str) -> None:
+def test_a_name_that_is_none_is_not_followed(pair, name):
     pair.repo.create_branch("odd", source="main")
     write(pair, BRANCH.update().where(BRANCH.c.name == "odd").values(name=name))
     head = pair.arrived(a="1")
@@ -97,7 +95,7 @@ def test_a_name_that_is_none_is_not_followed(pair: Pair, name: str) -> None:
 
 
 @pytest.mark.parametrize("head", ["", "main", "G" * 64, "A" * 64, "0" * 63])
-def test_a_head_that_is_no_commit_id_keeps_the_ref_where_it_is(pair: Pair, head: str) -> None:
+def test_a_head_that_is_no_commit_id_keeps_the_ref_where_it_is(pair, head):
     shown = pair.mirrored(a="1")
     point(pair, "main", head)
     with pytest.raises(RecordRefused, match="'main'"):
@@ -105,7 +103,7 @@ def test_a_head_that_is_no_commit_id_keeps_the_ref_where_it_is(pair: Pair, head:
     assert pair.heads() == {"main": shown.id}
 
 
-def test_what_a_ref_waits_for_is_still_waited_for(pair: Pair) -> None:
+def test_what_a_ref_waits_for_is_still_waited_for(pair):
     """Also where nothing of it was ever shown."""
     pair.repo.create_branch("dev", source="main")
     awaited = pair.commit("dev", a="1")
@@ -118,7 +116,7 @@ def test_what_a_ref_waits_for_is_still_waited_for(pair: Pair) -> None:
     assert pair.head("dev") == awaited.id
 
 
-def test_rules_that_are_none_are_not_taken_over(pair: Pair) -> None:
+def test_rules_that_are_none_are_not_taken_over(pair):
     pair.repo.gc.set_rules({"default_retention_days": 7})
     pair.mirror.sync()
     known = pair.mirror.configuration.rules
@@ -140,14 +138,14 @@ def test_rules_that_are_none_are_not_taken_over(pair: Pair) -> None:
         {"capabilities": {"claim_id": {"a": 1}}},
     ],
 )
-def test_a_repository_that_cannot_be_is_not_mirrored(pair: Pair, values: dict[str, Any]) -> None:
+def test_a_repository_that_cannot_be_is_not_mirrored(pair, values):
     write(pair, REPOSITORY.update().values(**values))
     with pytest.raises((RecordRefused, Corrupted)):
         pair.there.create_mirror("other", source=pair.here, source_repository="flights")
     assert [repo.id for repo in pair.there.repositories()] == ["flights"]
 
 
-def test_every_byte_of_a_commit_counts(pair: Pair) -> None:
+def test_every_byte_of_a_commit_counts(pair):
     """Whatever is changed in a commit's row, the mirror shows what it showed, or what it may show."""
     first = pair.head()
     made = pair.arrived(a="1")
@@ -171,7 +169,7 @@ def test_every_byte_of_a_commit_counts(pair: Pair) -> None:
     assert pair.head() == made.id
 
 
-def test_metadata_that_is_too_large_is_not_taken_over(pair: Pair) -> None:
+def test_metadata_that_is_too_large_is_not_taken_over(pair):
     pair.repo.update_metadata({"owner": "ada"})
     pair.catch_up()
     write(pair, REPOSITORY.update().values(metadata={"owner": "x" * 100_000}))

@@ -1,21 +1,19 @@
 """The copier as a process that dies by SIGKILL in the middle, and names that no directory should ever see."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
+from support.mirrors import check_whole
 
 from lakeops import Lake, Settings
 from lakeops.engine.base import LocalEngine
-from lakeops.model.errors import NotAllReplicated
+from lakeops.model.errors import NotAllReplicated, NotAMirror, PreconditionFailed
 from lakeops.ops.mirror.replicate import MANAGED, replicate
 from lakeops.store.base import Listing, Opened
 from lakeops.store.layout import CLAIM
@@ -24,12 +22,12 @@ from lakeops.store.s3 import S3Store
 from lakeops.testing import FaultyStore
 
 
-def managed(store: LocalStore) -> dict[str, bytes]:
+def managed(store):
     return {item.key: store.get(item.key) for prefix in MANAGED for item in store.list(prefix)}
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
-def test_killed_in_the_middle_and_run_again(tmp_path: Path, seed: int) -> None:
+def test_killed_in_the_middle_and_run_again(tmp_path, seed):
     random = Random(seed)
     source, destination = (LocalStore(tmp_path / name, fsync=False) for name in ("source", "destination"))
     source.put(CLAIM, b"{}")
@@ -38,7 +36,13 @@ def test_killed_in_the_middle_and_run_again(tmp_path: Path, seed: int) -> None:
     command = [sys.executable, "-m", "lakeops", "mirror", "replicate", "--source", source.url]
     command += ["--destination", destination.url]
     enough = random.randrange(1, 200)
-    with subprocess.Popen(command, env={**_environment(), "LAKEOPS_HOME": str(tmp_path / "home")}) as process:
+    with subprocess.Popen(
+        command,
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("LAKEOPS_")},
+            "LAKEOPS_HOME": str(tmp_path / "home"),
+        },
+    ) as process:
         while process.poll() is None and sum(1 for _ in destination.list("data/")) < enough:
             pass
         process.send_signal(signal.SIGKILL)
@@ -48,10 +52,6 @@ def test_killed_in_the_middle_and_run_again(tmp_path: Path, seed: int) -> None:
     found = replicate(source, destination, LocalEngine())
     assert (found.copied, found.present) == (len(contents) - len(arrived), len(arrived))
     assert managed(destination) == contents
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("LAKEOPS_")}
 
 
 NAMES = [
@@ -73,7 +73,7 @@ class Hostile(FaultyStore):
         return Opened(io.BytesIO(b"evil")) if item.key in NAMES else self.inner.open_checked(item)
 
 
-def test_hostile_names_lead_nowhere(tmp_path: Path) -> None:
+def test_hostile_names_lead_nowhere(tmp_path):
     """Whoever may write to the source's bucket must not write to the mirror's machine."""
     source = LocalStore(tmp_path / "source", fsync=False)
     source.put(CLAIM, b"{}")
@@ -88,7 +88,7 @@ def test_hostile_names_lead_nowhere(tmp_path: Path) -> None:
     assert places == {root / CLAIM, root / "data/2026010100/good"}
 
 
-def test_a_source_on_another_server(two_buckets, tmp_path: Path) -> None:
+def test_a_source_on_another_server(two_buckets, tmp_path):
     source, _ = two_buckets("moto")
     settings = Settings.load(home=tmp_path / "source", fsync=False, s3_endpoint_url=source.settings.endpoint_url)
     with Lake.open(settings=settings) as lake:
@@ -102,3 +102,57 @@ def test_a_source_on_another_server(two_buckets, tmp_path: Path) -> None:
     )
     same = S3Store(mirror.bucket, mirror.prefix, replace(mirror.settings))
     assert [item.key for item in same.list("data/")] == [item.key for item in source.list("data/")]
+
+
+# --- a mirror whose objects lakeops copies itself: no other replication is needed ---
+def copied(pair, **options):
+    return pair.mirror.replicate(**options).copied
+
+
+def test_copy_and_sync_brings_the_mirror_up_to_date(pair):
+    for number in range(5):
+        pair.commit("main", **{f"day{number}": str(number)})
+    head = pair.commit("main", day0=None, last="x").id
+    pair.mirror.sync()
+    assert pair.head() != head
+    assert copied(pair) > 6
+    pair.mirror.sync()
+    assert pair.head() == head
+    assert copied(pair) == 0
+    pair.store.put("data/2026010100/garbage", b"g")
+    assert pair.mirror.replicate(delete=True).deleted == 1
+    check_whole(pair)
+    assert pair.mirror.source_namespace() == pair.repo.storage_namespace
+
+
+def test_it_helps_a_replicator_that_is_stuck(pair):
+    """Two may copy at the same time: whatever comes twice is the same."""
+    random = Random(4)
+    pair.replicator.hold("data/")
+    for number in range(6):
+        head = pair.commit("main", **{f"day{number}": str(number)}).id
+        pair.replicator.run(random.randrange(20))
+    copied(pair)
+    pair.replicator.run(50)
+    pair.mirror.sync()
+    assert pair.head() == head
+    check_whole(pair)
+
+
+def test_nothing_is_copied_over_a_mirror_that_was_promoted(pair):
+    pair.commit("main", a="1")
+    copied(pair)
+    pair.mirror.sync()
+    pair.mirror.promote_writable()
+    pair.mirror.branch("main").put("own", b"1")
+    with pytest.raises(NotAMirror):
+        pair.mirror.replicate(delete=True, force=True)
+    with pytest.raises(PreconditionFailed, match="storage namespace of repository 'flights'"):
+        pair.there.replicate(pair.repo.storage_namespace, pair.mirror.storage_namespace, delete=True, force=True)
+    assert pair.mirror.ref("main").read("own") == b"1"
+
+
+def test_nothing_is_copied_over_a_repository(pair, tmp_path):
+    other = pair.here.create_repository("other")
+    with pytest.raises(PreconditionFailed, match="storage namespace of repository 'other'"):
+        pair.here.replicate(pair.repo.storage_namespace, other.storage_namespace)

@@ -1,10 +1,5 @@
 """Mirrors between buckets: by the server's own replication, and by lakeops' copies."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 from support.mirrors import SPLIT, read_whole
 
@@ -19,11 +14,11 @@ Pair = tuple[Repository, Mirror, S3Store]
 
 
 @pytest.fixture
-def mirrored(two_buckets, tmp_path: Path) -> Iterator[Callable[[str], Pair]]:
+def mirrored(two_buckets, tmp_path):
     """A repository in one bucket of a server, and its mirror in the other; the mirror's store beside them."""
     opened: list[Lake] = []
 
-    def make(kind: str, prepare: Callable[[S3Store, S3Store], None] = lambda source, mirror: None) -> Pair:
+    def make(kind, prepare=lambda source, mirror: None):
         source, mirror = two_buckets(kind)
         prepare(source, mirror)
         for name in ("here", "there"):
@@ -39,14 +34,14 @@ def mirrored(two_buckets, tmp_path: Path) -> Iterator[Callable[[str], Pair]]:
         lake.close()
 
 
-def commit(repo: Repository, **files: bytes) -> str:
+def commit(repo, **files):
     branch = repo.branch("main")
     for path, data in files.items():
         branch.put(path, data)
     return branch.commit("on main").id
 
 
-def check(repo: Repository, mirror: Mirror, store: S3Store) -> dict[str, bytes]:
+def check(repo, mirror, store):
     """The mirror shows what the source shows, and all of it is there."""
     head = repo.ref("main").commit
     assert mirror.ref("main").commit.id == head.id
@@ -56,7 +51,7 @@ def check(repo: Repository, mirror: Mirror, store: S3Store) -> dict[str, bytes]:
     return found
 
 
-def set_up(source: S3Store, mirror: S3Store) -> None:
+def set_up(source, mirror):
     carry_out(make_plan(replication_of(source.url, mirror.url, role=ROLE), source.settings))
 
 

@@ -1,16 +1,10 @@
 """A mirror whose catalog was restored from a backup notices that its source knows better, and starts over."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from support.copies import copied_file
-from support.mirrors import Pair, check_whole, open_lake
-
-from lakeops.testing import ManualClock
+from support.mirrors import check_whole, open_lake
 
 
-def test_a_restored_mirror_catches_up_under_a_name_of_its_own(pair: Pair, tmp_path: Path, clock: ManualClock) -> None:
+def test_a_restored_mirror_catches_up_under_a_name_of_its_own(pair, tmp_path, clock):
     pair.mirrored(a="1")
     copied_file(tmp_path / "there", tmp_path / "backup")
     before = pair.mirror.configuration
@@ -35,7 +29,7 @@ def test_a_restored_mirror_catches_up_under_a_name_of_its_own(pair: Pair, tmp_pa
     assert pair.mirror.configuration.registration == after.registration
 
 
-def test_two_copies_of_a_catalog_come_to_have_a_name_each(pair: Pair, tmp_path: Path, clock: ManualClock) -> None:
+def test_two_copies_of_a_catalog_come_to_have_a_name_each(pair, tmp_path, clock):
     """A copy of the catalog, as for a drill: each shows what its source keeps for it, whoever reports first."""
     pair.mirrored(a="1")
     copied_file(tmp_path / "there", tmp_path / "copy")

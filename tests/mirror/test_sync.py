@@ -1,14 +1,17 @@
-"""What a pass does: wait for what is missing, show what is complete, follow the source wherever it goes."""
-
-from __future__ import annotations
+"""Tests of a pass: it waits for what is missing, shows what is complete, and follows the source wherever it goes."""
 
 from contextlib import nullcontext
+from random import Random
 
 import pytest
-from support.errors import has_kind
-from support.mirrors import check_whole
+from support.catalogs import expire_commits, mirror_needs
+from support.errors import raising
+from support.faulty_catalog import FaultyCatalog
+from support.mirrors import check_whole, open_pair, replicator
 
-from lakeops.model.errors import Corrupted, NotReplicated, PreconditionFailed
+from lakeops import Lake
+from lakeops.model.errors import Corrupted, MirrorOvertaken, NotReplicated
+from lakeops.model.mirrors import RefKind, RefName
 from lakeops.store import layout
 
 
@@ -63,7 +66,7 @@ def test_older_commits_are_not_promised(pair, late):
     pair.replicator.release()
     pair.replicator.hold("data/")
     pair.replicator.settle()
-    with pytest.raises(PreconditionFailed, check=has_kind("read_only_repository")):
+    with raising("read_only_repository"):
         pair.mirror.branch("main").put("a", b"3")
 
 
@@ -93,7 +96,7 @@ def test_a_mirror_shows_the_metadata_of_its_source(pair):
     pair.repo.update_metadata({"owner": "ada", "tier": "1"})
     pair.mirror.sync()
     assert pair.mirror.metadata == {"owner": "ada", "tier": "1"}
-    with pytest.raises(PreconditionFailed, check=has_kind("read_only_repository")):
+    with raising("read_only_repository"):
         pair.mirror.update_metadata({"owner": "eve"})
     pair.repo.update_metadata({"tier": None})
     pair.mirror.sync()
@@ -141,3 +144,198 @@ def test_it_always_advances_while_the_source_never_stops(pair):
         seen.append(pair.head())
         check_whole(pair)
     assert len(set(seen)) == 20
+
+
+# --- garbage collection at a source and what its mirrors show: it stays whole, and no longer than was promised ---
+def collected(pair):
+    """The source collects, and its deletes are replicated; how many objects were deleted there."""
+    deleted = pair.repo.gc.sweep(pair.repo.gc.mark().id, force=True).deleted
+    pair.mirror.replicate(delete=True, force=True)
+    return deleted
+
+
+@pytest.mark.parametrize(("lag", "late"), [(20, 19), (8, 7.5), (0, 6.9)])
+def test_old_heads_of_deleted_refs_stay_whole_until_the_lag_is_over(tmp_path, clock, lag, late):
+    with open_pair(tmp_path, clock=clock, random=Random(1), reports=False) as pair:
+        rules = {"default_retention_days": 1, "branches": [], "mirror_lag_days": lag}
+        pair.repo.gc.set_rules(rules)
+        pair.commit(a="garbage later")
+        pair.commit(a="2")
+        for name in ("dev", "old"):
+            pair.repo.create_branch(name, source="main")
+            pair.commit(name, **{name: f"only on {name}"})
+        pair.repo.create_tag("v1", "old")
+        pair.repo.delete_branch("old")
+        pair.mirror.replicate()
+        pair.mirror.sync()
+        shown = pair.heads()
+        assert {"dev", "tag:v1"} <= shown.keys()
+        clock.advance(days=60)  # both heads are old, by any window
+        pair.repo.delete_branch("dev")
+        pair.repo.delete_tag("v1")
+        clock.advance(days=late)
+        assert collected(pair) > 0
+        assert pair.heads() == shown
+        check_whole(pair)
+        clock.advance(days=2)
+        assert collected(pair) > 0, "kept no longer than promised"
+        pair.mirror.sync()
+        assert set(pair.heads()) == {"main"}
+        check_whole(pair)
+
+
+def test_a_dead_mirror_is_named_with_its_age_and_what_only_it_keeps(pair, clock):
+    pair.repo.gc.set_rules({"default_retention_days": 1, "branches": []})
+    living = pair.there.create_mirror("living", source=pair.here, source_repository="flights")
+    pair.mirrored(a="1")
+    dead = pair.mirror.configuration.registration
+    clock.advance(days=1)
+    pair.commit(a="2")
+    clock.advance(days=40)
+    living.sync()
+    report = pair.repo.gc.mark(dry_run=True).report
+    first, second = report["mirrors"]
+    assert (first["id"], first["silent_days"], first["only_for_it"]) == (dead, 41, 1)
+    assert (second["silent_days"], second["only_for_it"]) == (0, 0)
+    [note] = report["notes"]
+    assert f"{dead} has not reported for 41 days" in note
+    assert "mirror drop" in note
+    mark = pair.repo.gc.mark()
+    assert pair.repo.gc.report(mark.id)["mirrors"] == report["mirrors"]
+    pair.mirror.sync()
+    report = pair.repo.gc.mark(dry_run=True).report
+    assert report["notes"] == []
+    assert [row["silent_days"] for row in report["mirrors"]] == [0, 0]
+
+
+def test_the_sources_garbage_goes_and_what_the_mirror_shows_stays(pair, clock):
+    """The source's deletes are followed, and never take anything that the mirror shows."""
+    pair.repo.gc.set_rules({"default_retention_days": 1})
+    pair.commit("main", a="1", b="1", c="1")
+    shown = pair.commit("main", a="2", b=None).id
+    pair.mirror.replicate()
+    pair.mirror.sync()
+    assert pair.head() == shown
+    clock.advance(days=700)  # files carry the machine's own time
+    head = pair.commit("main", a="3", c=None).id
+    pair.mirror.sync()  # the source learns what the mirror shows and waits for
+    swept = [pair.repo.gc.sweep(pair.repo.gc.mark().id, force=True).deleted]
+    assert pair.mirror.replicate(delete=True, force=True).deleted > 0
+    assert pair.head() == shown
+    check_whole(pair)
+    pair.mirror.sync()
+    assert pair.head() == head
+    clock.advance(days=9)  # past the undo window
+    pair.mirror.sync()
+    swept.append(pair.repo.gc.sweep(pair.repo.gc.mark().id, force=True).deleted)
+    assert min(swept) > 0
+    pair.mirror.replicate(delete=True, force=True)
+    check_whole(pair)
+    source = pair.replicator.source
+    for prefix in ("data/", "_lakefs/ranges/", "_lakefs/metaranges/"):
+        assert [item.key for item in pair.store.list(prefix)] == [item.key for item in source.list(prefix)]
+
+
+# --- passes that overlap, come back late, or meet the source's garbage collection: each order on its own ---
+
+MAIN = RefName(RefKind.BRANCH, "main")
+
+
+def watched(pair):
+    """The source as a pass sees it: calls of its catalog may be hooked."""
+    return Lake(FaultyCatalog(pair.here.catalog, pair.faults), pair.here.settings)  # type: ignore[arg-type]
+
+
+def expire_all(pair):
+    """Expire all that the source may: what no ref and no mirror needs."""
+    return expire_commits(pair.here.catalog, "flights")
+
+
+def test_the_source_keeps_what_the_mirror_shows_and_waits_for(pair):
+    one = pair.mirrored(a="1")
+    two = pair.commit(a="2")
+    pair.mirror.sync()
+    three = pair.commit(a="3")
+    pair.commit(a="4")
+    expired = expire_all(pair)
+    assert three.id in expired
+    assert {one.id, two.id}.isdisjoint(expired)
+
+
+def test_a_candidate_that_expired_is_given_up_for_the_newest_head(pair):
+    first = pair.head()
+    pair.commit(a="1")
+    pair.mirror.sync()
+    registration = pair.mirror.configuration.registration
+    pair.here.catalog.mirrors.drop_mirror("flights", registration)  # as a restored database would
+    new = pair.commit(a="2")
+    expire_all(pair)
+    status = pair.mirror.sync()["main"]
+    assert (status.promoted, status.candidate) == (first, new.id)
+    assert pair.catch_up()["main"].promoted == new.id
+
+
+def test_a_mirror_that_only_reads_does_not_show_what_expired_while_it_looked(pair):
+    mirror = pair.there.create_mirror(
+        "other", pair.mirror.storage_namespace + "-2", source=pair.here, source_repository="flights", reports=False
+    )
+    other = replicator(pair.repo, mirror, Random(1))
+    pair.commit(a="1")
+    other.settle()
+    pair.faults.hook("head", action=lambda _: (pair.commit(a="2"), expire_all(pair)))
+    mirror.sync()
+    pair.faults.revive()
+    assert mirror.branch("main").commit_id == list(pair.repo.log("main"))[-1].id
+    other.settle()
+    assert mirror.sync().caught_up
+    assert mirror_needs(pair.here.catalog, "flights").keys() == {pair.mirror.configuration.registration}
+
+
+def test_a_report_that_comes_late_does_not_take_back_what_a_later_pass_relies_on(pair):
+    """A pass is held up just before its report; another one goes by and shows something newer."""
+    pair.arrived(a="1")
+
+    def overtake(_call):
+        pair.mirror.sync(pair.here)
+        pair.arrived(a="2")
+        pair.mirror.sync(pair.here)
+
+    pair.faults.hook("report_mirror", action=overtake)
+    pair.mirror.sync(watched(pair))
+    pair.faults.revive()
+    head = pair.repo.branch("main").commit_id
+    assert pair.head() == head
+    [needed] = mirror_needs(pair.here.catalog, "flights").values()
+    assert head in needed
+    pair.commit(a="3")
+    assert head not in expire_all(pair)
+    check_whole(pair)
+
+
+def test_heads_that_were_read_before_another_pass_do_not_take_the_mirror_back(pair):
+    one = pair.arrived(a="1")
+
+    def overtake(_call):
+        pair.arrived(a="2")
+        pair.mirror.sync(pair.here)
+
+    pair.faults.hook("observe_source", action=overtake)
+    pair.mirror.sync(watched(pair))
+    pair.faults.revive()
+    assert pair.head() == pair.repo.branch("main").commit_id != one.id
+    assert one.id not in [move.new for move in pair.mirror.reflog("main")]
+
+
+def test_a_late_promotion_of_an_older_wait_is_refused(pair):
+    pair.commit(a="1")
+    pair.mirror.sync()
+    [waiting] = pair.there.catalog.mirrors.mirror_state("flights").refs
+    pair.commit(a="2")
+    pair.mirror.sync()
+    pair.there.catalog.mirrors.give_up_candidate("flights", MAIN, waiting.ticket)
+    late = pair.there.catalog.mirrors.promote(
+        "flights", MAIN, waiting.ticket, waiting.candidate or "", token="t", actor="tester"
+    )
+    assert late is None
+    with pytest.raises(MirrorOvertaken):
+        pair.there.catalog.mirrors.observe_source("flights", {MAIN: waiting.source_head}, since=0, actor="tester")

@@ -1,7 +1,6 @@
 """Numbers that come and go between numpy and Arrow."""
 
-from __future__ import annotations
-
+import os
 import subprocess
 import sys
 
@@ -86,7 +85,7 @@ STRANGE = st.sampled_from(
 
 @given(st.data(), st.sampled_from(list(KINDS)))
 def test_values_of_python(data, kind):
-    """The same array or the same error as Arrow gives, whatever the values are."""
+    """Arrow's array or Arrow's error comes back, whatever the values are."""
     values = data.draw(st.lists(st.one_of(KINDS[kind], st.none(), *([STRANGE] if data.draw(st.booleans()) else []))))
     try:
         expected = pa.array(values, kind)
@@ -138,3 +137,29 @@ def test_pandas_is_left_alone():
         "early = 'pandas' in sys.modules; pa.array([1]); sys.exit(2 * early + ('pandas' not in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- which pool Arrow takes memory from in a process that imports lakeops ---
+
+POOL = "ARROW_DEFAULT_MEMORY_POOL"
+USED = "import pyarrow; print(pyarrow.default_memory_pool().backend_name)"
+
+
+def pool_of_new_process(code, **environment):
+    plain = {name: value for name, value in os.environ.items() if name != POOL}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=plain | environment, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Arrow's packages for other systems may lack jemalloc")
+def test_arrow_takes_memory_by_small_pages():
+    assert pool_of_new_process(f"import lakeops; {USED}") == "jemalloc"
+
+
+def test_who_chose_a_pool_keeps_it():
+    assert pool_of_new_process(f"import lakeops; {USED}", **{POOL: "system"}) == "system"
+
+
+def test_a_process_that_loaded_arrow_first_passes_nothing_on():
+    code = f"import os, pyarrow, lakeops; print(os.environ.get({POOL!r}))"
+    assert pool_of_new_process(code) == "None"

@@ -1,6 +1,4 @@
-"""What merges rest on: against all best common ancestors of every two heads, as git defines them."""
-
-from __future__ import annotations
+"""Tests of merge bases: all best common ancestors of every two heads, as git defines them."""
 
 import itertools
 import random
@@ -16,16 +14,16 @@ from support.graphs import make_history, random_parents
 from lakeops.model.graph import Node, shared
 
 
-def graph(parents) -> list[Node]:
+def graph(parents):
     return [Node(commit.id, commit.parents, 0, commit.generation) for commit in make_history(parents)]
 
 
-def found(commits, *heads: int) -> set[int]:
+def found(commits, *heads):
     index = {node.id: number for number, node in enumerate(commits)}
     return {index[commit_id] for commit_id in shared({n.id: n for n in commits}, [commits[h].id for h in heads])}
 
 
-def ancestors(parents) -> list[set[int]]:
+def ancestors(parents):
     """Each commit's ancestors, itself among them."""
     every: list[set[int]] = []
     for number, own in enumerate(parents):
@@ -33,17 +31,17 @@ def ancestors(parents) -> list[set[int]]:
     return every
 
 
-def best(every: list[set[int]], left: set[int], right: set[int]) -> set[int]:
+def best(every, left, right):
     common = left & right
     return common - {one for one in common for other in common if one != other and one in every[other]}
 
 
-def needed(parents, heads) -> set[int]:
-    """What recursive merges of every two heads rest on: bases, and those of bases that are merged first."""
+def needed(parents, heads):
+    """Tests of bases of recursive merges of every two heads, and of bases that are merged first."""
     every = ancestors(parents)
     rests: set[int] = set()
 
-    def merge(left: set[int], right: set[int]) -> None:
+    def merge(left, right):
         """As git does: several bases are merged one after the other, each a virtual commit with two parents."""
         bases = sorted(best(every, left, right))
         rests.update(bases)

@@ -1,10 +1,7 @@
 """The error tree: kinds are stable and apart, exit codes are the contract's, and errors survive a process boundary."""
 
-from __future__ import annotations
-
 import ast
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +11,14 @@ from lakeops.model import errors
 from lakeops.model.errors import KeyReused, LakeopsError, MergeConflict, SweepIncomplete
 
 
-def tree(root: type[LakeopsError] = LakeopsError) -> Iterator[type[LakeopsError]]:
+def tree(root=LakeopsError):
     yield root
     for child in root.__subclasses__():
         if child.__module__ == errors.__name__:
             yield from tree(child)
 
 
-def made(kind: type[LakeopsError]) -> LakeopsError:
+def made(kind):
     if kind is KeyReused:
         return KeyReused("k", "abc" + "0" * 61, ["message", "metadata"])
     if issubclass(kind, MergeConflict):
@@ -32,7 +29,7 @@ def made(kind: type[LakeopsError]) -> LakeopsError:
 
 
 @pytest.mark.parametrize("kind", list(tree()), ids=lambda kind: kind.__name__)
-def test_errors_cross_processes_whole(kind: type[LakeopsError]) -> None:
+def test_errors_cross_processes_whole(kind):
     error = made(kind)
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
@@ -41,16 +38,16 @@ def test_errors_cross_processes_whole(kind: type[LakeopsError]) -> None:
     assert copy.to_json() == error.to_json()
 
 
-def test_kinds_are_all_different() -> None:
+def test_kinds_are_all_different():
     kinds = [kind.kind for kind in tree()] + [kind for some in errors.KINDS.values() for kind in some]
     assert len(kinds) == len(set(kinds)) > 55
 
 
-def test_exit_codes_are_those_of_the_contract() -> None:
+def test_exit_codes_are_those_of_the_contract():
     assert {kind.exit_code for kind in tree()} == {1, 2, 3, 4, 5}
 
 
-def test_errors_are_python_s_own_where_python_has_one() -> None:
+def test_errors_are_python_s_own_where_python_has_one():
     for kind in tree():
         assert issubclass(kind, ValueError) == issubclass(kind, errors.InvalidInput), kind
         assert issubclass(kind, OSError) == issubclass(kind, errors.ObjectNotFound), kind
@@ -60,14 +57,14 @@ def test_errors_are_python_s_own_where_python_has_one() -> None:
         raise errors.NotReplicated("one line")
 
 
-def test_the_package_exports_every_error() -> None:
+def test_the_package_exports_every_error():
     names = {kind.__name__ for kind in tree()}
     assert set(errors.__all__) == names
     assert {name for name in names if getattr(lakeops, name, None) is getattr(errors, name)} == names
     assert names <= set(lakeops.__all__)
 
 
-def test_every_kind_that_is_raised_is_listed_with_its_class() -> None:
+def test_every_kind_that_is_raised_is_listed_with_its_class():
     """Nobody raises a kind that the list, and so the documentation, does not have."""
     package = Path(lakeops.__file__).parent
     raised = set()

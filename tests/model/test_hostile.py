@@ -1,7 +1,5 @@
 """Every entry of the model answers every hostile text with an error of ours or with the text itself, and at once."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from support.graphs import History, make_history
 from support.hostile import HOSTILE
 
-from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound
+from lakeops.model.errors import InvalidInput, RefNotFound
 from lakeops.model.graph import resolve
 from lakeops.model.ids import check_message, check_metadata
 from lakeops.model.names import (
@@ -26,7 +24,7 @@ from lakeops.model.names import (
 )
 
 
-def lookup() -> History:
+def lookup():
     commits = make_history([(), (0,), (1,), (1,), (2, 3)])
     history = History(commits)
     history.branches = {"main": commits[-1].id}
@@ -51,24 +49,24 @@ ENTRIES: dict[str, Callable[[str], object]] = {
 }
 
 
-def check(entry: str, text: str) -> None:
+def check(entry, text):
     try:
         assert ENTRIES[entry](text) == text
     except InvalidInput as error:
         one_line(error)
 
 
-def one_line(error: LakeopsError) -> None:
+def one_line(error):
     assert error.message.isprintable()
     assert len(error.message) < 500
 
 
-def test_there_is_enough_of_it() -> None:
+def test_there_is_enough_of_it():
     assert len(HOSTILE) > 300
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_hostile_texts(entry: str) -> None:
+def test_hostile_texts(entry):
     begun = time.process_time()
     for text in HOSTILE:
         check(entry, text)
@@ -77,11 +75,11 @@ def test_hostile_texts(entry: str) -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES)
 @given(text=st.one_of(st.text(), st.text(alphabet="main~^@{}0123456789./:-lakefs", max_size=30)))
-def test_any_text(entry: str, text: str) -> None:
+def test_any_text(entry, text):
     check(entry, text)
 
 
-def test_resolving_hostile_expressions() -> None:
+def test_resolving_hostile_expressions():
     begun = time.process_time()
     HISTORY.reads.clear()
     found = set()
@@ -100,14 +98,14 @@ def test_resolving_hostile_expressions() -> None:
 
 
 @given(st.text(alphabet="main~^@0123456789abcdef", max_size=16))
-def test_resolving_any_expression(text: str) -> None:
+def test_resolving_any_expression(text):
     try:
         assert resolve(text, HISTORY) in HISTORY.by_id
     except (InvalidInput, RefNotFound) as error:
         one_line(error)
 
 
-def test_a_name_that_passes_reaches_the_lookup_as_it_is() -> None:
+def test_a_name_that_passes_reaches_the_lookup_as_it_is():
     for text in HOSTILE:
         if broken_rule(text) is None:
             history = lookup()

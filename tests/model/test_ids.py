@@ -1,17 +1,17 @@
 """Commit ids: fixed for ever, different for different commits, and computable by anyone from the description."""
 
-from __future__ import annotations
-
 import hashlib
+import pickle
 import struct
-from typing import Any
+from copy import deepcopy
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lakeops.model.ids import id_of, make_commit
-from lakeops.model.records import Commit
+from lakeops.model.records import Commit, Entry, maker, maker_of_many
 
 ROOT = make_commit(
     parents=[], committer="", message="Repository created", creation_date=1_600_000_000, meta_range_id=""
@@ -30,14 +30,14 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-def commit_id(**fields: Any) -> str:
+def commit_id(**fields):
     return id_of(Commit(id="", generation=1, **fields))
 
 
-def described(fields: dict) -> str:
+def described(fields):
     """The docstring of ``id_of``, word by word."""
 
-    def text(value: str) -> bytes:
+    def text(value):
         data = value.encode("utf-8")
         return b"s" + struct.pack(">Q", len(data)) + data
 
@@ -54,7 +54,7 @@ def described(fields: dict) -> str:
     return hashlib.sha256(out).hexdigest()
 
 
-def test_ids_stay_what_they_are() -> None:
+def test_ids_stay_what_they_are():
     child = make_commit(
         parents=[ROOT],
         committer="ada",
@@ -72,16 +72,16 @@ def test_ids_stay_what_they_are() -> None:
 
 
 @given(FIELDS)
-def test_the_description_is_enough_to_compute_them(fields: dict) -> None:
+def test_the_description_is_enough_to_compute_them(fields):
     assert commit_id(**fields) == described(fields)
 
 
 @given(FIELDS, FIELDS)
-def test_different_commits_differ(one: dict, other: dict) -> None:
+def test_different_commits_differ(one, other):
     assert (commit_id(**one) == commit_id(**other)) == (one == other)
 
 
-def test_generations_follow_the_highest_parent() -> None:
+def test_generations_follow_the_highest_parent():
     def child(*parents):
         return make_commit(parents=parents, committer="a", message="b", creation_date=0, meta_range_id="")
 
@@ -91,7 +91,7 @@ def test_generations_follow_the_highest_parent() -> None:
     assert child(ROOT, one).parents == (ROOT.id, one.id)
 
 
-def test_the_copy_is_not_part_of_the_id() -> None:
+def test_the_copy_is_not_part_of_the_id():
     moved = make_commit(
         parents=[],
         committer="",
@@ -105,13 +105,39 @@ def test_the_copy_is_not_part_of_the_id() -> None:
     assert (moved.meta_range_file, moved.meta_range_digest) == ("x-1.parquet", "00")
 
 
-def test_later_changes_of_the_callers_map_do_not_reach_the_commit() -> None:
+def test_later_changes_of_the_callers_map_do_not_reach_the_commit():
     metadata = {"k": "v"}
     commit = make_commit(parents=[], committer="", message="", creation_date=0, meta_range_id="", metadata=metadata)
     metadata["k"] = "w"
     assert commit.metadata == {"k": "v"}
 
 
-def test_a_date_that_no_record_can_hold_is_refused() -> None:
+def test_a_date_that_no_record_can_hold_is_refused():
     with pytest.raises(OverflowError):
         make_commit(parents=[], committer="", message="", creation_date=2**63, meta_range_id="")
+
+
+# --- records that are made quickly are like any others ---
+
+VALUES = {
+    Entry: ("a/b", "data/x", "sum", 3, 7, "text/plain", {"k": "v"}),
+    Commit: ("id", ("p", "q"), "ada", "why", 7, {}, "range", 3, "file", "digest", True),
+}
+
+
+@pytest.mark.parametrize("record", VALUES)
+def test_records_are_the_same_however_they_are_made(record):
+    plain, quick = record(*VALUES[record]), maker(record)(*VALUES[record])
+    assert maker_of_many(record)(*([value, value] for value in VALUES[record])) == [plain, plain]
+    assert type(quick) is record
+    assert (quick, repr(quick)) == (plain, repr(plain))
+    assert pickle.loads(pickle.dumps(quick)) == deepcopy(quick) == replace(quick) == plain
+    assert quick.to_json() == plain.to_json()
+    with pytest.raises(FrozenInstanceError):
+        quick.metadata = {}
+
+
+@pytest.mark.parametrize("record", VALUES)
+def test_every_field_is_asked_for(record):
+    with pytest.raises(TypeError):
+        maker(record)(*VALUES[record][:-1])

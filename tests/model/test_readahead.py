@@ -1,54 +1,50 @@
 """Reading ahead: few statements for long walks, few commits for short ones."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Sequence
 
 import pytest
 from support.graphs import History, make_history, merge_base
 
 from lakeops.model import graph
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import ReadAhead, first_parents, log
-from lakeops.model.records import Commit
+from lakeops.model.graph import ReadAhead, log
 
 
 class Statements:
     """Loads runs from a history, and writes down how long each was."""
 
-    def __init__(self, commits: list[Commit]) -> None:
+    def __init__(self, commits):
         self.history = History(commits)
         self.runs: list[int] = []
 
-    def load(self, commit_id: str, limit: int) -> list[Commit]:
+    def load(self, commit_id, limit):
         self.runs.append(limit)
-        return list(itertools.islice(first_parents(self.history, commit_id), limit))
+        return list(itertools.islice(log(self.history, commit_id, first_parent=True), limit))
 
 
 @pytest.fixture(scope="module")
-def line() -> list[Commit]:
+def line():
     return make_history([(), *((index,) for index in range(9999))])
 
 
-def test_a_long_walk_takes_few_statements(line: list[Commit]) -> None:
+def test_a_long_walk_takes_few_statements(line):
     statements = Statements(line)
-    assert list(first_parents(ReadAhead(statements.load), line[-1].id)) == line[::-1]
+    assert list(log(ReadAhead(statements.load), line[-1].id, first_parent=True)) == line[::-1]
     assert statements.runs[:4] == [1, 2, 4, 8]
     assert max(statements.runs) == 1024
     assert len(statements.runs) < 22
 
 
-def test_one_commit_takes_one_row(line: list[Commit]) -> None:
+def test_one_commit_takes_one_row(line):
     statements = Statements(line)
     source = ReadAhead(statements.load)
     assert source(line[5].id) is source(line[5].id) is line[5]
     assert statements.runs == [1]
 
 
-def test_a_walk_whose_length_is_known_takes_one_statement(line: list[Commit]) -> None:
+def test_a_walk_whose_length_is_known_takes_one_statement(line):
     statements = Statements(line)
-    walk = first_parents(ReadAhead(statements.load, 1000), line[-1].id)
+    walk = log(ReadAhead(statements.load, 1000), line[-1].id, first_parent=True)
     assert list(itertools.islice(walk, 1000)) == line[::-1][:1000]
     assert statements.runs == [1000]
     for ahead, first in ((0, 1), (10**9, 1024)):
@@ -56,14 +52,14 @@ def test_a_walk_whose_length_is_known_takes_one_statement(line: list[Commit]) ->
         assert statements.runs[-1] == first
 
 
-def test_two_diverged_branches(line: list[Commit]) -> None:
+def test_two_diverged_branches(line):
     commits = make_history([(), *((index,) for index in range(500)), (0,), *((index,) for index in range(501, 1000))])
     statements = Statements(commits)
     assert merge_base(ReadAhead(statements.load), commits[500].id, commits[-1].id) == commits[0].id
     assert len(statements.runs) < 14
 
 
-def test_merges_of_short_branches_load_little_more_than_is_asked_for() -> None:
+def test_merges_of_short_branches_load_little_more_than_is_asked_for():
     parents: list[tuple[int, ...]] = [(), *((index,) for index in range(1000))]
     for _ in range(20):  # each a branch of one commit, merged
         head = len(parents) - 1
@@ -75,22 +71,22 @@ def test_merges_of_short_branches_load_little_more_than_is_asked_for() -> None:
     assert sum(statements.runs) < 4 * len(asked)
 
 
-def test_a_missing_commit_is_not_found(line: list[Commit]) -> None:
+def test_a_missing_commit_is_not_found(line):
     with pytest.raises(RefNotFound):
         ReadAhead(Statements(line).load)("nothing")
 
 
-def test_what_is_kept_is_bounded(line: list[Commit], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_is_bounded(line, monkeypatch):
     monkeypatch.setattr(graph, "MOST_KEPT", 100)
     monkeypatch.setattr(graph, "LONGEST_RUN", 64)
     statements = Statements(line)
     source = ReadAhead(statements.load)
-    assert list(first_parents(source, line[-1].id)) == line[::-1]
+    assert list(log(source, line[-1].id, first_parent=True)) == line[::-1]
     assert len(source._kept) < 200
     assert source(line[-1].id) == line[-1]
 
 
-def test_branches_that_were_merged_one_after_the_other_come_together() -> None:
+def test_branches_that_were_merged_one_after_the_other_come_together():
     """The merge base of a branch that many others were merged into: a statement for each would be a round trip each."""
     parents: list[tuple[int, ...]] = [()]
     parents += [(0,)] * 100  # a branch of one commit each
@@ -100,7 +96,7 @@ def test_branches_that_were_merged_one_after_the_other_come_together() -> None:
     by_id = {commit.id: commit for commit in commits}
     statements, asked = Statements(commits), list[int]()
 
-    def some(ids: Sequence[str]) -> list[Commit]:
+    def some(ids):
         asked.append(len(ids))
         return [by_id[one] for one in ids]
 

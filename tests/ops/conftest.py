@@ -1,8 +1,4 @@
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,8 +6,7 @@ from support.copies import open_at, sqlite_url
 from support.leaves import only_leaves
 from support.scenes import fill_paths, open_faulty
 
-from lakeops import Lake, Repository, Settings, Split
-from lakeops.testing import Faults, ManualClock
+from lakeops import Lake, Settings, Split
 
 __all__ = ["only_leaves"]
 
@@ -19,14 +14,14 @@ SMALL = Split(min_entries=2, target_entries=4, max_entries=8)
 
 
 @pytest.fixture
-def faulty_lake(settings: Settings, clock: ManualClock, faults: Faults) -> Iterator[Lake]:
+def faulty_lake(settings, clock, faults):
     """A lake whose stores and catalog play the script of ``faults``."""
     with open_faulty(settings, faults, clock=clock) as opened:
         yield opened
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def lake_of_threads(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+def lake_of_threads(request, tmp_path):
     """A lake for threads that work at the same time."""
     url = None if request.param == "sqlite" else request.getfixturevalue("empty_postgres_url")
     with Lake.open(settings=Settings.load(home=tmp_path / "home", database_url=url, fsync=False)) as lake:
@@ -34,25 +29,25 @@ def lake_of_threads(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[
 
 
 @pytest.fixture
-def repo(lake: Lake) -> Repository:
+def repo(lake):
     return lake.create_repository("repo", split=SMALL)
 
 
 @pytest.fixture
-def fill() -> Callable[..., str]:
+def fill():
     """Puts ``path=contents`` (None deletes) on a branch and commits; returns the commit id."""
 
-    def fill(repository: Repository, branch: str, /, *, message: str = "", **files: str | None) -> str:
+    def fill(repository, branch, /, *, message="", **files):
         return fill_paths(repository, branch, files, message=message)
 
     return fill
 
 
 @pytest.fixture
-def contents() -> Callable[[Repository, str], dict[str, str]]:
+def contents():
     """Everything that a ref shows: path to contents."""
 
-    def contents(repository: Repository, ref: str) -> dict[str, str]:
+    def contents(repository, ref):
         handle = repository.ref(ref)
         return {item.path: handle.read(item.path).decode() for item in handle.list()}
 
@@ -63,10 +58,10 @@ PATHS = [f"{folder}/{number}" for folder in ("a", "ab", "b") for number in range
 
 
 @pytest.fixture
-def wander(repo: Repository, clock: ManualClock) -> Callable[..., Repository]:
+def wander(repo, clock):
     """Random steps on three branches: each ``every``-th merges two of them, the others change paths of ``PATHS``."""
 
-    def wander(seed: int, *, steps: int, every: int, changes: int, seconds: tuple[int, ...]) -> Repository:
+    def wander(seed, *, steps, every, changes, seconds):
         draw, names = Random(seed), ["main", "left", "right"]
         for name in names[1:]:
             repo.create_branch(name)
@@ -90,11 +85,11 @@ def wander(repo: Repository, clock: ManualClock) -> Callable[..., Repository]:
 
 
 @pytest.fixture
-def opened(clock: ManualClock, tmp_path: Path) -> Iterator[Callable[..., Lake]]:
+def opened(clock, tmp_path):
     """Opens lakes, each over a catalog of its own name, or at a URL."""
     with ExitStack() as stack:
 
-        def open_one(name: str, faults: Faults | None = None) -> Lake:
+        def open_one(name, faults=None):
             url = name if "://" in name else sqlite_url(tmp_path / name)
             (tmp_path / name).mkdir(exist_ok=True) if "://" not in name else None
             return stack.enter_context(open_at(tmp_path / "home", url, clock, faults))

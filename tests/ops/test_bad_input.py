@@ -1,27 +1,20 @@
 """Bad input and bad days: a clear error of the right kind, and nothing is lost."""
 
-from __future__ import annotations
-
 import io
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from support.catalogs import expire_commits
-from support.errors import has_kind, raising
+from support.errors import raising
 from support.scenes import open_faulty
 
-from lakeops import Lake, Repository, Settings, Split
+from lakeops import Lake, Settings, Split
 from lakeops.model import errors
-from lakeops.model.errors import (
-    InvalidInput,
-    ObjectNotFound,
-)
+from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import make_commit
 from lakeops.model.names import LakeUri
-from lakeops.model.records import Commit
 from lakeops.ops.files import translated
 from lakeops.ops.gc.unreferenced import _explained
 from lakeops.ranges.metarange import EMPTY_METARANGE_ID
@@ -29,7 +22,7 @@ from lakeops.store.local import translated as translated_by_the_store
 from lakeops.testing import Faults, ManualClock
 
 
-def state(repo: Repository) -> tuple[object, ...]:
+def state(repo):
     """Everything that must stay as it is."""
     return (
         [ref.to_json() for ref in repo.branches()],
@@ -39,7 +32,7 @@ def state(repo: Repository) -> tuple[object, ...]:
     )
 
 
-def seed(repo: Repository) -> Repository:
+def seed(repo):
     main = repo.branch("main")
     main.put("a", b"1")
     main.put("b", b"2")
@@ -52,12 +45,12 @@ def seed(repo: Repository) -> Repository:
 
 
 @pytest.fixture
-def seeded(repo: Repository) -> Repository:
+def seeded(repo):
     return seed(repo)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+def shared(tmp_path_factory):
     """One repository for all calls that change nothing."""
     settings = Settings.load(home=tmp_path_factory.mktemp("shared"), fsync=False, committer="tester")
     with Lake.open(settings=settings, clock=ManualClock()) as lake:
@@ -108,7 +101,7 @@ BAD_CALLS = [
 
 
 @pytest.mark.parametrize(("call", "error", "says"), BAD_CALLS)
-def test_bad_calls_change_nothing(shared: Repository, call, error, says: str) -> None:
+def test_bad_calls_change_nothing(shared, call, error, says):
     before = state(shared)
     with raising(error) as caught:
         call(shared)
@@ -118,8 +111,8 @@ def test_bad_calls_change_nothing(shared: Repository, call, error, says: str) ->
 
 
 @pytest.mark.parametrize("name", ["", "ab", "Upper", "-dash", "under_score", "a" * 64, "a/b", "../x"])
-def test_bad_repository_names(lake: Lake, name: str) -> None:
-    with pytest.raises(errors.InvalidInput, check=has_kind("invalid_name")):
+def test_bad_repository_names(lake, name):
+    with raising("invalid_name"):
         lake.create_repository(name)
     assert list(lake.repositories()) == []
 
@@ -127,24 +120,24 @@ def test_bad_repository_names(lake: Lake, name: str) -> None:
 @pytest.mark.parametrize(
     "namespace", ["", "relative/path", "http://host/x", "s3://", "file:///a/../b", "s3://bucket/x?y=1", "s3://u:p@b/x"]
 )
-def test_bad_namespaces(lake: Lake, namespace: str) -> None:
-    with pytest.raises(errors.InvalidInput, check=has_kind("invalid_uri")):
+def test_bad_namespaces(lake, namespace):
+    with raising("invalid_uri"):
         lake.create_repository("other", storage_namespace=namespace or "nothing")
 
 
-def test_an_ambiguous_prefix_lists_the_candidates(seeded: Repository, fill) -> None:
+def test_an_ambiguous_prefix_lists_the_candidates(seeded, fill):
     digits = [commit.id[0] for commit in seeded.log("dev")]
     while len(digits) == len(set(digits)):  # there are sixteen digits
         digits.append(fill(seeded, "dev", a=f"version {len(digits)}")[0])
     prefix = next(digit for digit in digits if digits.count(digit) > 1)
-    with pytest.raises(errors.InvalidInput, check=has_kind("ambiguous_ref")) as caught:
+    with raising("ambiguous_ref") as caught:
         _ = seeded.ref(prefix).commit
     named = re.findall(r"\b[0-9a-f]{16}\b", caught.value.message)
     assert len(named) > 1
     assert all(one.startswith(prefix) for one in named)
 
 
-def test_a_taken_namespace_is_refused(lake: Lake, seeded: Repository, tmp_path: Path, settings) -> None:
+def test_a_taken_namespace_is_refused(lake, seeded, tmp_path, settings):
     with pytest.raises(errors.AlreadyExists):
         lake.create_repository("repo")
     with pytest.raises(errors.NamespaceTaken):
@@ -157,7 +150,7 @@ def test_a_taken_namespace_is_refused(lake: Lake, seeded: Repository, tmp_path: 
     assert [repo.id for repo in lake.repositories()] == ["repo"]
 
 
-def test_a_dirty_destination(seeded: Repository) -> None:
+def test_a_dirty_destination(seeded):
     seeded.branch("main").put("dirty", b"")
     before = state(seeded)
     for call in (
@@ -165,12 +158,12 @@ def test_a_dirty_destination(seeded: Repository) -> None:
         lambda: seeded.branch("main").revert("main"),
         lambda: seeded.cherry_pick("dev", "main"),
     ):
-        with pytest.raises(errors.PreconditionFailed, match="dirty", check=has_kind("dirty_branch")):
+        with raising("dirty_branch", "dirty"):
             call()
     assert state(seeded) == before
 
 
-def test_a_protected_branch_takes_merges_only(seeded: Repository) -> None:
+def test_a_protected_branch_takes_merges_only(seeded):
     seeded.branch("main").put("staged", b"")
     seeded.protect("mai*")
     before = state(seeded)
@@ -180,18 +173,18 @@ def test_a_protected_branch_takes_merges_only(seeded: Repository) -> None:
         lambda: seeded.branch("main").commit("no"),
         lambda: seeded.branch("main").output("x").__enter__(),
     ):
-        with pytest.raises(errors.PreconditionFailed, match="main", check=has_kind("protected_branch")):
+        with raising("protected_branch", "main"):
             call()
     assert state(seeded) == before
     seeded.unprotect("mai*")
     seeded.branch("main").reset()
     seeded.protect("main")
-    with pytest.raises(errors.PreconditionFailed, check=has_kind("protected_branch")):
+    with raising("protected_branch"):
         seeded.branch("main").revert("main")
     assert seeded.merge("dev", "main").reference
 
 
-def test_a_read_only_repository_refuses_every_change(lake: Lake, seeded: Repository) -> None:
+def test_a_read_only_repository_refuses_every_change(lake, seeded):
     seeded.set_read_only()
     before = state(seeded)
     for call in (
@@ -204,14 +197,15 @@ def test_a_read_only_repository_refuses_every_change(lake: Lake, seeded: Reposit
         lambda: seeded.delete_branch("dev"),
         lambda: seeded.create_tag("v2", "main"),
         lambda: seeded.delete_tag("v1"),
+        lambda: seeded.update_metadata({"k": "v"}),
     ):
-        with pytest.raises(errors.PreconditionFailed, match="repo", check=has_kind("read_only_repository")):
+        with raising("read_only_repository", "repo"):
             call()
     assert state(seeded) == before
     assert lake.repository("repo").record.read_only
 
 
-def test_refs_without_common_history(lake: Lake, seeded: Repository) -> None:
+def test_refs_without_common_history(lake, seeded):
     """Only commit records copied from elsewhere can lead to this; no verb does."""
     orphan = make_commit(
         parents=(), committer="else", message="root", creation_date=0, meta_range_id=EMPTY_METARANGE_ID
@@ -220,15 +214,15 @@ def test_refs_without_common_history(lake: Lake, seeded: Repository) -> None:
         lambda conn: conn.execute(_insert(orphan, "repo")), settle=lambda conn: None
     )
     seeded.create_branch("orphan", source=orphan.id)
-    with pytest.raises(errors.PreconditionFailed, match="share no history", check=has_kind("no_merge_base")):
+    with raising("no_merge_base", "share no history"):
         seeded.merge("orphan", "main")
-    with pytest.raises(errors.PreconditionFailed, check=has_kind("no_merge_base")):
+    with raising("no_merge_base"):
         seeded.merge_base("orphan", "main")
-    with pytest.raises(errors.PreconditionFailed, check=has_kind("no_merge_base")):
+    with raising("no_merge_base"):
         seeded.compare("main", "orphan")
 
 
-def _insert(commit: Commit, repository_id: str):
+def _insert(commit, repository_id):
     from sqlalchemy import insert
 
     from lakeops.catalog.records import commit_values
@@ -237,7 +231,7 @@ def _insert(commit: Commit, repository_id: str):
     return insert(COMMIT).values(commit_values(repository_id, commit))
 
 
-def test_an_expired_commit_says_so_everywhere(lake: Lake, seeded: Repository, fill) -> None:
+def test_an_expired_commit_says_so_everywhere(lake, seeded, fill):
     old = seeded.delete_tag("v1").commit_id
     fill(seeded, "main", c="3")
     assert expire_commits(lake.catalog, "repo", [old]) == [old]
@@ -265,13 +259,13 @@ def test_an_expired_commit_says_so_everywhere(lake: Lake, seeded: Repository, fi
 class Cut(io.RawIOBase):
     """A file that breaks off half-way."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.left = 3
 
-    def readable(self) -> bool:
+    def readable(self):
         return True
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer):
         if not self.left:
             raise OSError("connection reset")
         self.left -= 1
@@ -279,7 +273,7 @@ class Cut(io.RawIOBase):
         return len(buffer)
 
 
-def test_an_upload_cut_off_half_way_leaves_nothing_visible(seeded: Repository) -> None:
+def test_an_upload_cut_off_half_way_leaves_nothing_visible(seeded):
     before = state(seeded)
     with pytest.raises((OSError, errors.LakeopsError), match="connection reset"):
         seeded.branch("main").put("a", io.BufferedReader(Cut()))
@@ -292,7 +286,7 @@ def test_an_upload_cut_off_half_way_leaves_nothing_visible(seeded: Repository) -
     ids=["unavailable", "full"],
 )
 @pytest.mark.parametrize("verb", ["put", "commit", "merge"])
-def test_a_store_that_fails_loses_nothing(lake: Lake, seeded: Repository, settings, error, verb: str) -> None:
+def test_a_store_that_fails_loses_nothing(lake, seeded, settings, error, verb):
     if verb == "commit":
         seeded.branch("main").put("new", b"n")
     before = state(seeded)
@@ -321,18 +315,12 @@ def test_a_store_that_fails_loses_nothing(lake: Lake, seeded: Repository, settin
     assert state(seeded) != before
 
 
-def range_files(repo: Repository, kind: str = "ranges") -> list[Path]:
-    return sorted(Path(urlsplit(repo.storage_namespace).path, "_lakefs", kind).iterdir())
-
-
 @pytest.mark.parametrize("kind", ["ranges", "metaranges"])
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "swap", "remove"])
-def test_damaged_metadata_is_found_before_it_is_used(
-    lake: Lake, repo: Repository, settings, clock, fill, kind: str, damage: str
-) -> None:
+def test_damaged_metadata_is_found_before_it_is_used(lake, repo, settings, clock, fill, kind, damage):
     for number in range(2):
         fill(repo, "main", **{f"{number}-{name}": str(number) for name in "abcdefghij"})
-    files = range_files(repo, kind)
+    files = sorted(Path(urlsplit(repo.storage_namespace).path, "_lakefs", kind).iterdir())
     for victim in files:
         data = victim.read_bytes()
         match damage:
@@ -352,11 +340,7 @@ def test_damaged_metadata_is_found_before_it_is_used(
     with Lake.open(settings=settings, clock=clock) as fresh:
         main = fresh.repository("repo").branch("main")
         wanted = errors.ObjectNotFound if damage == "remove" else errors.Corrupted
-        for call in (
-            lambda: main.read("1-a"),
-            lambda: list(main.list()),
-            lambda: main.entries().read_all(),
-        ):
+        for call in (lambda: main.read("1-a"), lambda: list(main.list()), lambda: main.entries().read_all()):
             with pytest.raises(wanted) as caught:
                 call()
             assert any(file.name in caught.value.message for file in files)
@@ -366,39 +350,18 @@ def test_damaged_metadata_is_found_before_it_is_used(
         assert fresh.repository("repo").ref("main").commit == repo.ref("main").commit
 
 
-def test_a_catalog_newer_than_the_code_is_refused(lake: Lake, repo: Repository, settings) -> None:
-    import sqlite3
-
-    from lakeops.catalog.database import VERSION_TABLE
-
-    lake.close()
-    with sqlite3.connect(settings.home / "catalog.db") as connection:
-        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999_from_the_future'")
-    connection.close()
-    with pytest.raises(errors.PreconditionFailed, match="newer", check=has_kind("catalog_version")):
-        Lake.open(settings=settings)
-
-
 @pytest.mark.parametrize(
     "guard",
     [lambda: translated_by_the_store("file:///x", "k"), lambda: _explained(Path("x")), lambda: translated(Path("x"))],
 )
 @pytest.mark.parametrize("error", [ObjectNotFound("no object 'a'"), InvalidInput("of another kind")])
-def test_what_lakeops_says_is_not_put_into_other_words(guard, error) -> None:
+def test_what_lakeops_says_is_not_put_into_other_words(guard, error):
     with pytest.raises(type(error)) as caught, guard():
         raise error
     assert caught.value is error
 
 
-def test_settings_that_are_refused_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "lakeops.toml").write_text("cache_mb = 7\n")
-    (tmp_path / "lakeops.toml").chmod(0o666)
-    with pytest.raises(InvalidInput, match="because others can write it", check=has_kind("invalid_settings")):
-        Settings.load()
-
-
-def test_callers_may_catch_python_s_errors(lake: Lake) -> None:
+def test_callers_may_catch_python_s_errors(lake):
     repo = lake.create_repository("repo")
     with pytest.raises(FileNotFoundError):
         repo.ref("main").read("nothing")

@@ -1,10 +1,7 @@
 """Puts of several threads share a check and a transaction, and each one is answered for itself."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
@@ -12,12 +9,7 @@ import pytest
 from lakeops import Lake
 from lakeops.catalog.records import Staged
 from lakeops.model.clock import pause
-from lakeops.model.errors import (
-    AttemptExpired,
-    LakeopsError,
-    PreconditionFailed,
-    Transient,
-)
+from lakeops.model.errors import AttemptExpired, LakeopsError, PreconditionFailed, Transient
 from lakeops.model.names import HeldRepository
 from lakeops.model.records import Entry
 from lakeops.ops.batcher import FRESH, MOST_OBJECTS, StageQueue
@@ -26,19 +18,16 @@ from lakeops.testing import ManualClock
 OTHERS = 7
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Return as soon as something holds that another thread is going to do."""
+def wait_until(holds):
     while not holds():
         pause(0.002)
 
 
 # --- the check ---
-
-
 class Checked:
     """A catalog that counts checks. The first one waits for ``OTHERS`` threads, and has the problem if there is one."""
 
-    def __init__(self, problem: BaseException | None = None) -> None:
+    def __init__(self, problem=None):
         self.clock = ManualClock()
         self.staging = self
         self.queue = StageQueue(self, HeldRepository("repo", "namespace"), "main")  # type: ignore[arg-type]
@@ -47,7 +36,7 @@ class Checked:
         self.numbers = count(1)
         self.problem = problem
 
-    def staging_time(self, _repository: str, _branch: str) -> int:
+    def staging_time(self, _repository, _branch):
         number = next(self.numbers)
         if number == 1:
             self.began.set()
@@ -56,11 +45,11 @@ class Checked:
                 raise self.problem
         return number
 
-    def play(self) -> list[Future[object]]:
+    def play(self):
         """The answers of the thread that asked first, and of those that asked while its check ran."""
         asked = threading.Semaphore(0)
 
-        def check() -> object:
+        def check():
             asked.release()
             return self.queue.check()
 
@@ -74,18 +63,18 @@ class Checked:
             return [first, *others]
 
 
-def test_those_who_ask_while_one_checks_check_no_more() -> None:
+def test_those_who_ask_while_one_checks_check_no_more():
     assert {answer.result() for answer in Checked().play()} == {1}
 
 
 @pytest.mark.parametrize("problem", [ValueError("refused"), KeyboardInterrupt()])
-def test_what_a_check_raises_is_one_thread_s_own(problem: BaseException) -> None:
+def test_what_a_check_raises_is_one_thread_s_own(problem):
     first, *others = Checked(problem).play()
     assert first.exception() is problem
     assert {answer.result() for answer in others} == {2}
 
 
-def test_an_answer_is_told_again_for_a_moment_by_a_clock_that_nobody_sets() -> None:
+def test_an_answer_is_told_again_for_a_moment_by_a_clock_that_nobody_sets():
     catalog = Checked()
     catalog.go_on.set()
     check, clock = catalog.queue.check, catalog.clock
@@ -100,13 +89,13 @@ def test_an_answer_is_told_again_for_a_moment_by_a_clock_that_nobody_sets() -> N
     assert check() == 4
 
 
-def test_an_answer_is_as_old_as_its_question(monkeypatch) -> None:
-    """What comes about while one checks may be missing from the answer."""
+def test_an_answer_is_as_old_as_its_question(monkeypatch):
+    """An answer may lack what comes about while one checks."""
     catalog = Checked()
     catalog.go_on.set()
     inner = catalog.staging.staging_time
 
-    def slow(*args: str) -> int:
+    def slow(*args):
         catalog.clock.advance(seconds=FRESH.total_seconds())
         return inner(*args)
 
@@ -116,7 +105,7 @@ def test_an_answer_is_as_old_as_its_question(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("change", ["protect", "delete", "delete the repository"])
-def test_what_another_process_refuses_meanwhile_is_refused(lake: Lake, change: str) -> None:
+def test_what_another_process_refuses_meanwhile_is_refused(lake, change):
     repo = lake.create_repository("repo")
     dev = repo.create_branch("dev")
     dev.put("a", b"1")
@@ -136,12 +125,10 @@ def test_what_another_process_refuses_meanwhile_is_refused(lake: Lake, change: s
 
 
 # --- the transaction ---
-
-
 class Gate:
     """A catalog whose first transaction waits until all others have joined the queue."""
 
-    def __init__(self, inner, others: int) -> None:
+    def __init__(self, inner, others):
         self.inner = inner
         self.clock = inner.clock
         self.staging = self
@@ -164,11 +151,11 @@ def repo(lake):
     return lake.create_repository("repo")
 
 
-def entry(path: str, address: str = "data/x") -> Entry:
+def entry(path, address="data/x"):
     return Entry(path, address, "0" * 64, 1, 1)
 
 
-def open_queue(lake, others: int) -> Gate:
+def open_queue(lake, others):
     gate = Gate(lake.catalog, others)
     gate.queue = StageQueue(gate, lake.repository("repo")._ctx.repository_id, "main")  # type: ignore[arg-type]
     return gate

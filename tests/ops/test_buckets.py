@@ -1,7 +1,5 @@
 """The verbs on buckets: moto in every run, a real S3 server with ``make test-s3``, Azurite with ``make test-azure``."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -9,9 +7,7 @@ import os
 import re
 import urllib.request
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -23,21 +19,20 @@ from support.scenes import tree
 from support.soundness import assert_sound
 from typer.testing import CliRunner
 
-from lakeops import Lake, Repository, Settings, Split
+from lakeops import Lake, Settings, Split
 from lakeops.cli.app import app
 from lakeops.model.errors import InvalidInput, MergeConflict, NamespaceTaken, SweepIncomplete
 from lakeops.store import layout
 from lakeops.store.base import DeleteFailure
 from lakeops.store.open import Stores
 from lakeops.store.s3.client import client
-from lakeops.testing import ManualClock
 
 AZURE = pytest.param("azure", marks=pytest.mark.azure)
 on_azure = pytest.mark.parametrize("place", [AZURE], indirect=True)
 
 
 @pytest.fixture(params=[*S3_KINDS, AZURE])
-def place(request: pytest.FixtureRequest) -> tuple[str, str]:
+def place(request):
     """The endpoint of a server of S3, and where in it a namespace may be: in a bucket, or in a container of Azure."""
     if request.param == "azure":
         return request.getfixturevalue(
@@ -48,17 +43,17 @@ def place(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 
 @pytest.fixture
-def lake(place: tuple[str, str], tmp_path: Path, clock: ManualClock) -> Iterator[Lake]:
+def lake(place, tmp_path, clock):
     with Lake.open(settings=Settings.load(home=tmp_path / "home", s3_endpoint_url=place[0]), clock=clock) as lake:
         yield lake
 
 
 @pytest.fixture
-def repo(lake: Lake, place: tuple[str, str]) -> Repository:
+def repo(lake, place):
     return lake.create_repository("repo", storage_namespace=place[1], split=Split(2, 4, 8))
 
 
-def test_a_session(lake: Lake, repo: Repository) -> None:
+def test_a_session(lake, repo):
     main, big = repo.branch("main"), 20 << 20 if repo.storage_namespace.startswith("az://") else 6 << 20
     for number in range(20):
         main.put(f"f{number:02}", str(number).encode())
@@ -88,10 +83,10 @@ def test_a_session(lake: Lake, repo: Repository) -> None:
     assert list(repo.fsck(data=True)) == []
 
 
-def test_an_output_directory(repo: Repository) -> None:
+def test_an_output_directory(repo):
     with repo.branch("main").output("events/") as url:
         assert url.startswith(f"{repo.storage_namespace}/data/")
-        store = Stores(repo._ctx.stores.settings).at(url)
+        store = Stores(repo._ctx.stores().settings).at(url)
         store.put("part-0.csv", b"a,b")
         store.put("_temporary/0/part", b"unfinished")
     assert tree(repo, "main") == {"events/part-0.csv": b"a,b"}
@@ -99,16 +94,16 @@ def test_an_output_directory(repo: Repository) -> None:
         assert repo.ref("main").stat("events/part-0.csv").checksum == hashlib.md5(b"a,b").hexdigest()
 
 
-def test_a_namespace_that_another_lake_has_is_taken(repo: Repository, tmp_path: Path) -> None:
-    settings = Settings.load(home=tmp_path / "other", s3_endpoint_url=repo._ctx.stores.settings.endpoint_url)
+def test_a_namespace_that_another_lake_has_is_taken(repo, tmp_path):
+    settings = Settings.load(home=tmp_path / "other", s3_endpoint_url=repo._ctx.stores().settings.endpoint_url)
     with Lake.open(settings=settings) as other, pytest.raises(NamespaceTaken):
         other.create_repository("other", storage_namespace=repo.storage_namespace)
 
 
 @on_azure
-def test_imports_between_kinds_of_stores(lake: Lake, repo: Repository, container: str, buckets) -> None:
+def test_imports_between_kinds_of_stores(lake, repo, container, buckets):
     bucket = buckets(lake.settings.s3_endpoint_url)
-    stores = Stores(repo._ctx.stores.settings)
+    stores = Stores(repo._ctx.stores().settings)
     for url, text in ((f"s3://{bucket}/raw-az", b"from s3"), (f"az://{container}/raw", b"from azure")):
         stores.at(url).put("day=1/a b.csv", text)
     repo.branch("main").import_objects(f"s3://{bucket}/raw-az/", "s3/", "import")
@@ -120,7 +115,7 @@ def test_imports_between_kinds_of_stores(lake: Lake, repo: Repository, container
 
 
 @on_azure
-def test_mirrors_between_kinds_of_stores(lake: Lake, repo: Repository, tmp_path: Path, buckets) -> None:
+def test_mirrors_between_kinds_of_stores(lake, repo, tmp_path, buckets):
     bucket = buckets(lake.settings.s3_endpoint_url)
     elsewhere = f"s3://{bucket}/{uuid.uuid4().hex}"
     source = lake.create_repository("source", storage_namespace=elsewhere)
@@ -137,7 +132,7 @@ def test_mirrors_between_kinds_of_stores(lake: Lake, repo: Repository, tmp_path:
 
 @on_azure  # each of the libraries leaves files to the garbage collector
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_readers_open_a_ref(repo: Repository, tmp_path: Path) -> None:
+def test_readers_open_a_ref(repo, tmp_path):
     import duckdb
     import fsspec
     import pandas as pd
@@ -163,7 +158,7 @@ def test_readers_open_a_ref(repo: Repository, tmp_path: Path) -> None:
 
 
 @on_azure
-def test_doctor_looks_at_the_container(repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_looks_at_the_container(repo, tmp_path, monkeypatch):
     monkeypatch.setenv("LAKEOPS_HOME", str(tmp_path / "home"))
     found = CliRunner().invoke(app, ["doctor", "--json"])
     assert found.exit_code == 0, found.output
@@ -173,10 +168,8 @@ def test_doctor_looks_at_the_container(repo: Repository, tmp_path: Path, monkeyp
 
 
 # --- garbage collection ---
-
-
 @pytest.fixture
-def old(repo: Repository, clock: ManualClock) -> Repository:
+def old(repo, clock):
     """Two commits, of which the rules keep one."""
     for text in ("old", "new"):
         for number in range(9):
@@ -187,7 +180,7 @@ def old(repo: Repository, clock: ManualClock) -> Repository:
     return repo
 
 
-def test_what_nothing_needs_goes(old: Repository) -> None:
+def test_what_nothing_needs_goes(old):
     store = old._ctx.store
     store.put("data/theirs.txt", b"not ours")
     mark = old.gc.mark()
@@ -203,7 +196,7 @@ def test_what_nothing_needs_goes(old: Repository) -> None:
     assert_sound(old, data=True)
 
 
-def test_a_bucket_that_forbids_deletes_is_named(old: Repository, monkeypatch) -> None:
+def test_a_bucket_that_forbids_deletes_is_named(old, monkeypatch):
     mark, store = old.gc.mark(), old._ctx.store
     monkeypatch.setattr(store, "delete", lambda keys: [DeleteFailure(key, "AccessDenied") for key in keys])
     with pytest.raises(SweepIncomplete, match="AccessDenied"):
@@ -215,14 +208,14 @@ class TestOutputs:
     """Outputs that programs write themselves, by folders: what marks a folder is no object of the output."""
 
     @pytest.fixture(params=["file", *S3_KINDS])
-    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str | None, str]:
+    def place(self, request, tmp_path):
         if request.param == "file":
             return None, f"file://{tmp_path}/namespace"
         endpoint = request.getfixturevalue("endpoint_of")(request.param)
         return endpoint, f"s3://{request.getfixturevalue('buckets')(endpoint)}/{uuid.uuid4().hex}"
 
     @pytest.fixture
-    def files(self, place: tuple[str | None, str], monkeypatch: pytest.MonkeyPatch) -> pa.fs.FileSystem:
+    def files(self, place, monkeypatch):
         """The file system that pyarrow itself has for the place."""
         if place[0] is None:
             return pa.fs.LocalFileSystem()
@@ -232,7 +225,7 @@ class TestOutputs:
         return pa.fs.S3FileSystem(endpoint_override=place[0], region="us-east-1", **keys)
 
     @pytest.mark.parametrize("mode", ["replace", "append"])
-    def test_partitions_that_pyarrow_writes(self, repo: Repository, files: pa.fs.FileSystem, mode) -> None:
+    def test_partitions_that_pyarrow_writes(self, repo, files, mode):
         rows = pa.table({"region": ["x", "y/z", "x"], "n": [1, 2, 3]})
         main = repo.branch("main")
         with main.output("t/", mode=mode) as url:
@@ -248,27 +241,27 @@ class TestOutputs:
         assert [pq.read_table(io.BytesIO(main.read(name)))["n"].to_pylist() for name in names] == [[1, 3], [2]]
 
     @pytest.mark.parametrize("marker", ["", "day=1/", "day=1/hour=2/", "day=1_$folder$", "/", "day=1//"])
-    def test_what_marks_a_folder_is_left_out(self, place: tuple[str | None, str], repo: Repository, marker) -> None:
+    def test_what_marks_a_folder_is_left_out(self, place, repo, marker):
         if place[0] is None:
             pytest.skip("folders of a disk are no files")
-        main, s3 = repo.branch("main"), client(repo._ctx.stores.settings)
+        main, s3 = repo.branch("main"), client(repo._ctx.stores().settings)
         with main.output("t/") as url:
             bucket, _, folder = url.removeprefix("s3://").partition("/")
             s3.put_object(Bucket=bucket, Key=f"{folder}/{marker}", Body=b"")
             s3.put_object(Bucket=bucket, Key=f"{folder}/day=1/part", Body=b"1")
         assert [entry.path for entry in main.list()] == ["t/day=1/part"]
 
-    def test_rows_under_the_name_of_a_folder_are_refused(self, place: tuple[str | None, str], repo: Repository) -> None:
+    def test_rows_under_the_name_of_a_folder_are_refused(self, place, repo):
         if place[0] is None:
             pytest.skip("a disk has no such files")
-        main, s3 = repo.branch("main"), client(repo._ctx.stores.settings)
+        main, s3 = repo.branch("main"), client(repo._ctx.stores().settings)
         with pytest.raises(InvalidInput, match="t/day=1/"), main.output("t/") as url:
             bucket, _, folder = url.removeprefix("s3://").partition("/")
             s3.put_object(Bucket=bucket, Key=f"{folder}/day=1/", Body=b"rows")
         assert not list(main.uncommitted())
 
     @pytest.mark.parametrize("partitions", [None, ["region"]])
-    def test_what_pandas_writes(self, place: tuple[str | None, str], repo: Repository, partitions) -> None:
+    def test_what_pandas_writes(self, place, repo, partitions):
         pd = pytest.importorskip("pandas")
         main, rows = repo.branch("main"), pd.DataFrame({"region": ["x", "y"], "n": [1, 2]})
         options = None if place[0] is None else {"endpoint_url": place[0]}
@@ -286,7 +279,7 @@ class TestVersions:
     """A bucket of the test's own: one that ever had versions is not as others are, even when they are off again."""
 
     @pytest.fixture(params=S3_KINDS)
-    def place(self, request, endpoint_of) -> Iterator[tuple[str, str]]:
+    def place(self, request, endpoint_of):
         endpoint, name = endpoint_of(request.param), f"lakeops-test-{uuid.uuid4().hex[:12]}"
         s3 = client(replace(QUICK, endpoint_url=endpoint))
         s3.create_bucket(Bucket=name)
@@ -296,8 +289,8 @@ class TestVersions:
                 s3.delete_object(Bucket=name, Key=version["Key"], VersionId=version["VersionId"])
         s3.delete_bucket(Bucket=name)
 
-    def test_a_bucket_with_versions_says_that_they_remain(self, old: Repository) -> None:
-        s3, bucket = client(old._ctx.stores.settings), old.storage_namespace.split("/")[2]
+    def test_a_bucket_with_versions_says_that_they_remain(self, old):
+        s3, bucket = client(old._ctx.stores().settings), old.storage_namespace.split("/")[2]
         s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
         mark = old.gc.mark()
         report = old.gc.report(mark.id)

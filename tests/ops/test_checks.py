@@ -1,27 +1,22 @@
 """Checks of commits: verdicts, branches that require them, and commits that declare them."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.budget import examples
-from support.errors import has_kind
+from support.errors import raising
 
-from lakeops import Lake, Repository
-from lakeops.model.errors import InvalidInput, NotFound, PreconditionFailed
+from lakeops.model.errors import InvalidInput, NotFound
 from lakeops.model.ids import Origin, make_commit, with_along
 from lakeops.model.records import Along
 
 
 @pytest.fixture
-def work(repo: Repository) -> str:
+def work(repo):
     """A commit on a branch, to be merged into a branch that requires two checks."""
     repo.require_check("ma*", "quality")
     repo.require_check("main", "approval")
@@ -30,35 +25,31 @@ def work(repo: Repository) -> str:
     return branch.commit("load").id
 
 
-def test_a_merge_needs_every_check_of_this_very_commit(repo: Repository, work: str) -> None:
-    with pytest.raises(
-        PreconditionFailed, match=f"{work[:16]} lacks 'approval', 'quality'", check=has_kind("missing_check")
-    ):
+def test_a_merge_needs_every_check_of_this_very_commit(repo, work):
+    with raising("missing_check", f"{work[:16]} lacks 'approval', 'quality'"):
         repo.merge("dev", "main")
     repo.ref("dev").pass_check("quality")
-    with pytest.raises(PreconditionFailed, match="lacks 'approval';", check=has_kind("missing_check")):
+    with raising("missing_check", "lacks 'approval';"):
         repo.merge("dev", "main")
     repo.ref("dev").pass_check("approval", by="ada")
     repo.branch("dev").put("b", b"2")
     later = repo.branch("dev").commit("more").id
-    with pytest.raises(PreconditionFailed, match=later[:16], check=has_kind("missing_check")):
+    with raising("missing_check", later[:16]):
         repo.merge("dev", "main")
     assert repo.merge(work, "main").reference
     assert [(one.name, one.said_by) for one in repo.ref(work).verdicts()][0] == ("approval", "ada")
 
 
 @pytest.mark.parametrize("squash", [False, True])
-def test_a_preview_says_what_the_merge_would(repo: Repository, work: str, squash: bool) -> None:
+def test_a_preview_says_what_the_merge_would(repo, work, squash):
     for act in (repo.preview_merge, repo.merge):
-        with pytest.raises(
-            PreconditionFailed, match=f"{work[:16]} lacks 'approval', 'quality'", check=has_kind("missing_check")
-        ):
+        with raising("missing_check", f"{work[:16]} lacks 'approval', 'quality'"):
             act("dev", "main", squash=squash)
     for name in ("quality", "approval"):
         repo.ref("dev").pass_check(name)
     repo.set_read_only()
     for act in (repo.preview_merge, repo.merge):
-        with pytest.raises(PreconditionFailed, check=has_kind("read_only_repository")):
+        with raising("read_only_repository"):
             act("dev", "main", squash=squash)
     repo.set_read_only(False)
     foretold = repo.preview_merge("dev", "main", squash=squash).summary
@@ -69,13 +60,11 @@ def test_a_preview_says_what_the_merge_would(repo: Repository, work: str, squash
         assert repo.merge("dev", "main", squash=squash, **more).up_to_date is foretold.up_to_date
 
 
-def test_a_squash_needs_the_checks_of_what_it_brings(repo: Repository, work: str) -> None:
+def test_a_squash_needs_the_checks_of_what_it_brings(repo, work):
     """The head, which is the only parent of a squash, says nothing of what comes."""
     for name in ("quality", "approval"):
         repo.ref("main").pass_check(name)
-    with pytest.raises(
-        PreconditionFailed, match=f"{work[:16]} lacks 'approval', 'quality'", check=has_kind("missing_check")
-    ):
+    with raising("missing_check", f"{work[:16]} lacks 'approval', 'quality'"):
         repo.merge("dev", "main", squash=True)
     for name in ("quality", "approval"):
         repo.ref("main").withdraw_check(name)
@@ -83,7 +72,7 @@ def test_a_squash_needs_the_checks_of_what_it_brings(repo: Repository, work: str
     assert repo.merge("dev", "main", squash=True).reference
 
 
-def test_nothing_but_merges_reaches_such_a_branch(repo: Repository, work: str) -> None:
+def test_nothing_but_merges_reaches_such_a_branch(repo, work):
     main = repo.branch("main")
     repo.create_branch("mars", "main")
     for change in (
@@ -92,15 +81,15 @@ def test_nothing_but_merges_reaches_such_a_branch(repo: Repository, work: str) -
         lambda: repo.cherry_pick("dev", "main"),
         lambda: repo.delete_branch("mars"),
     ):
-        with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
+        with raising("protected_branch"):
             change()
 
 
-def test_what_is_withdrawn_counts_no_longer(repo: Repository, work: str) -> None:
+def test_what_is_withdrawn_counts_no_longer(repo, work):
     for name in ("quality", "approval"):
         repo.ref(work).pass_check(name)
     repo.ref(work).withdraw_check("quality")
-    with pytest.raises(PreconditionFailed, match="lacks 'quality';", check=has_kind("missing_check")):
+    with raising("missing_check", "lacks 'quality';"):
         repo.merge("dev", "main")
     with pytest.raises(NotFound, match=r"no verdict of check .quality."):
         repo.ref(work).withdraw_check("quality")
@@ -111,40 +100,38 @@ def test_what_is_withdrawn_counts_no_longer(repo: Repository, work: str) -> None
     assert [(one.pattern, one.check) for one in repo.required_checks()] == [("main", "approval")]
 
 
-def test_who_passed_a_check_first_stays(repo: Repository) -> None:
+def test_who_passed_a_check_first_stays(repo):
     first = repo.ref("main").pass_check("quality", by="ada")
     assert repo.ref("main").pass_check("quality", by="bob") == first
     assert repo.ref("main").verdicts() == [first]
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\n", "x" * 251])
-def test_a_check_has_a_name(repo: Repository, name: str) -> None:
-    with pytest.raises(InvalidInput, check=has_kind("invalid_name")):
+def test_a_check_has_a_name(repo, name):
+    with raising("invalid_name"):
         repo.ref("main").pass_check(name)
-    with pytest.raises(InvalidInput, check=has_kind("invalid_name")):
+    with raising("invalid_name"):
         repo.require_check("main", name)
 
 
 # --- checks that commits declare ---
-
-
-def declaring(repo: Repository, branch: str, *checks: str) -> str:
+def declaring(repo, branch, *checks):
     """A commit of something new on a branch, which declares checks."""
     number = len(list(repo.log(branch)))
     repo.branch(branch).put(f"{branch}/{number}", b"x")
     return repo.branch(branch).commit(f"number {number}", checks=checks).id
 
 
-def plain(repo: Repository, branch: str) -> str:
+def plain(repo, branch):
     return declaring(repo, branch)
 
 
-def refused(repo: Repository, source: str, destination: str = "main", **options: Any) -> str:
+def refused(repo, source, destination="main", **options):
     """The message with which a merge is refused, foretold alike. Nothing is written."""
     before = repo.branch(destination).commit_id, list(repo.branch(destination).uncommitted()), objects_of(repo)
     said = []
     for act in (repo.preview_merge, repo.merge):
-        with pytest.raises(PreconditionFailed, check=has_kind("missing_check")) as error:
+        with raising("missing_check") as error:
             act(source, destination, **options)
         assert error.value.exit_code == 5
         said.append(error.value.message)
@@ -157,19 +144,19 @@ def refused(repo: Repository, source: str, destination: str = "main", **options:
     return said[0]
 
 
-def objects_of(repo: Repository) -> list[str]:
+def objects_of(repo):
     place = Path(repo.storage_namespace.removeprefix("file://"))
     return sorted(str(one) for one in place.rglob("*") if one.is_file())
 
 
 @pytest.fixture
-def dev(repo: Repository) -> Repository:
+def dev(repo):
     repo.create_branch("dev", "main")
     return repo
 
 
 @pytest.mark.parametrize("squash", [False, True])
-def test_a_merge_takes_a_commit_whose_declared_checks_have_all_passed(dev: Repository, squash: bool) -> None:
+def test_a_merge_takes_a_commit_whose_declared_checks_have_all_passed(dev, squash):
     made = declaring(dev, "dev", "amount", "approval")
     assert "'amount' waiting" in refused(dev, "dev", squash=squash)
     dev.ref(made).fail_check("amount", "it is -1", by="ada", run="nightly")
@@ -183,7 +170,7 @@ def test_a_merge_takes_a_commit_whose_declared_checks_have_all_passed(dev: Repos
     assert [(one.name, one.state) for one in dev.ref(made).verdicts()] == [("amount", "passed"), ("approval", "passed")]
 
 
-def test_a_later_commit_does_not_hide_one_that_declares(dev: Repository) -> None:
+def test_a_later_commit_does_not_hide_one_that_declares(dev):
     made = declaring(dev, "dev", "amount")
     plain(dev, "dev")
     assert made[:16] in refused(dev, "dev")
@@ -192,11 +179,11 @@ def test_a_later_commit_does_not_hide_one_that_declares(dev: Repository) -> None
     assert made[:16] in refused(dev, "dev", "other"), "a branch between does not hide it either"
     dev.merge("dev", "other", despite_checks=["amount"])
     assert made[:16] in refused(dev, "other"), "what one merge went around, the next is asked for again"
-    with pytest.raises(PreconditionFailed, check=has_kind("missing_check")):
+    with raising("missing_check"):
         dev.cherry_pick("other", "main", 1)
-    with pytest.raises(PreconditionFailed, check=has_kind("missing_check")):
+    with raising("missing_check"):
         dev.cherry_pick(made, "main")
-    with pytest.raises(PreconditionFailed, check=has_kind("missing_check")):
+    with raising("missing_check"):
         dev.branch("main").move("dev")
     again = declaring(dev, "dev", "amount")
     assert again[:16] in refused(dev, "dev")
@@ -204,7 +191,7 @@ def test_a_later_commit_does_not_hide_one_that_declares(dev: Repository) -> None
     assert dev.merge("dev", "main").reference, "a later commit that declares it and has passed it counts"
 
 
-def test_what_was_merged_once_may_go_on(dev: Repository) -> None:
+def test_what_was_merged_once_may_go_on(dev):
     made = declaring(dev, "dev", "amount")
     dev.ref(made).pass_check("amount")
     dev.create_branch("release", "main")
@@ -216,7 +203,7 @@ def test_what_was_merged_once_may_go_on(dev: Repository) -> None:
     refused(dev, "main", "next")
 
 
-def test_a_branch_goes_back_to_what_it_has_shown(dev: Repository) -> None:
+def test_a_branch_goes_back_to_what_it_has_shown(dev):
     declaring(dev, "dev", "amount")
     merged = dev.merge("dev", "main", despite_checks=["amount"]).reference
     dev.branch("main").move("main^", force=True)
@@ -224,7 +211,7 @@ def test_a_branch_goes_back_to_what_it_has_shown(dev: Repository) -> None:
     assert dev.branch("main").commit_id == merged
 
 
-def test_who_goes_around_a_check_is_on_record(dev: Repository) -> None:
+def test_who_goes_around_a_check_is_on_record(dev):
     made = declaring(dev, "dev", "amount", "approval")
     assert "'approval' waiting" in refused(dev, "dev", despite_checks=["amount"])
     merged = dev.merge("dev", "main", despite_checks=["approval", "amount", "unknown"])
@@ -233,13 +220,13 @@ def test_who_goes_around_a_check_is_on_record(dev: Repository) -> None:
     assert sorted(found) == [("amount", made, merged.reference), ("approval", made, merged.reference)]
 
 
-def test_a_check_that_a_branch_requires_is_not_gone_around(dev: Repository) -> None:
+def test_a_check_that_a_branch_requires_is_not_gone_around(dev):
     declaring(dev, "dev", "amount")
     dev.require_check("main", "amount")
     assert "lacks 'amount'" in refused(dev, "dev", despite_checks=["amount"])
 
 
-def test_a_merge_may_ask_for_more_checks(dev: Repository) -> None:
+def test_a_merge_may_ask_for_more_checks(dev):
     made = plain(dev, "dev")
     assert "'amount' waiting" in refused(dev, "dev", checks=["amount"])
     dev.ref(made).pass_check("amount")
@@ -247,14 +234,14 @@ def test_a_merge_may_ask_for_more_checks(dev: Repository) -> None:
     assert dev.merge("dev", "main", checks=["other"]).up_to_date
 
 
-def test_a_verdict_that_changes_while_a_merge_is_planned_counts(dev: Repository) -> None:
+def test_a_verdict_that_changes_while_a_merge_is_planned_counts(dev):
     made = declaring(dev, "dev", "amount")
     dev.ref(made).pass_check("amount")
-    with pytest.raises(PreconditionFailed, match="no longer", check=has_kind("missing_check")):
+    with raising("missing_check", "no longer"):
         dev.merge("dev", "main", on_head=lambda _: dev.ref(made).fail_check("amount", "x"))
 
 
-def test_a_commit_that_covers_another_ones_changes_declares_its_checks(repo: Repository) -> None:
+def test_a_commit_that_covers_another_ones_changes_declares_its_checks(repo):
     """Somebody else's commit may take the rows of a commit that declares checks. It may then not be merged either."""
     made = make_commit(parents=[], committer="a", message="b", creation_date=0, meta_range_id="c")
     along = Along("ada", "load", {"lakeops.checks": "amount\nsize"})
@@ -266,7 +253,7 @@ def test_a_commit_that_covers_another_ones_changes_declares_its_checks(repo: Rep
 
 
 @pytest.mark.parametrize("key", ["lakeops.checks", "lakeops.checks.passed", "lakeops.checks.despite"])
-def test_nobody_makes_such_metadata_up(dev: Repository, key: str) -> None:
+def test_nobody_makes_such_metadata_up(dev, key):
     given = {key: "amount"}
     branch = dev.branch("dev")
     declaring(dev, "dev", "amount")
@@ -283,7 +270,7 @@ def test_nobody_makes_such_metadata_up(dev: Repository, key: str) -> None:
 
 
 @pytest.mark.parametrize("names", ["amount", 5, [""], ["a\n"], [None], [["a"]], ["x" * 251], ["a"] * 1001])
-def test_checks_are_a_list_of_names(dev: Repository, names: Any) -> None:
+def test_checks_are_a_list_of_names(dev, names):
     for act in (
         lambda: dev.branch("dev").commit("x", allow_empty=True, checks=names),
         lambda: dev.merge("dev", "main", checks=names),
@@ -294,7 +281,7 @@ def test_checks_are_a_list_of_names(dev: Repository, names: Any) -> None:
             act()
 
 
-def test_a_check_may_be_required_below_a_prefix_alone(dev: Repository) -> None:
+def test_a_check_may_be_required_below_a_prefix_alone(dev):
     dev.require_check("main", "quality", prefix="sales/")
     dev.branch("dev").put("hr/a", b"1")
     dev.branch("dev").commit("hr")
@@ -315,9 +302,7 @@ def test_a_check_may_be_required_below_a_prefix_alone(dev: Repository) -> None:
 
 
 # --- the model: what a merge takes follows from the commits that it brings and the newest verdict on each ---
-
-
-def steps_of(draw: Random) -> Iterator[tuple[Any, ...]]:
+def steps_of(draw):
     for _ in range(50):
         names = {name for name in "ab" if draw.random() < 0.5}
         kind = draw.choice(["commit", "verdict", "verdict", "merge"])
@@ -331,7 +316,7 @@ def steps_of(draw: Random) -> Iterator[tuple[Any, ...]]:
 
 @settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
-def test_a_merge_is_taken_when_all_that_it_brings_has_passed(lake: Lake, seed: int) -> None:
+def test_a_merge_is_taken_when_all_that_it_brings_has_passed(lake, seed):
     steps = steps_of(Random(seed))
     repo = lake.create_repository(f"m{len(list(lake.repositories())):04}")
     heads = {name: repo.create_branch(name, "main").commit_id for name in "xyz"}
@@ -341,7 +326,7 @@ def test_a_merge_is_taken_when_all_that_it_brings_has_passed(lake: Lake, seed: i
     vouched: set[tuple[str, str]] = set()
     vouching: dict[str, set[tuple[str, str]]] = {}
 
-    def reach(one: str) -> set[str]:
+    def reach(one):
         return {one}.union(*map(reach, parents[one]))
 
     for step in steps:

@@ -1,14 +1,11 @@
 """Commits beside others: what callers said is kept, nothing is lost or twice, a refusal changes nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from time import sleep
@@ -17,34 +14,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
-from support.errors import has_kind
+from support.errors import has_kind, raising
 from support.scenes import tree
 
-from lakeops import Branch, Commit, Lake, Repository, Settings, Split
+from lakeops import Commit, Lake, Settings, Split
 from lakeops.model import errors
 from lakeops.model.errors import BranchMoved, InvalidInput, NoChanges
 from lakeops.model.ids import ALONG_BYTES, Origin, id_of
 from lakeops.model.records import Along
-from lakeops.testing import Crash, Faults
+from lakeops.testing import Crash
 
 
 @pytest.fixture
-def lake(faulty_lake: Lake) -> Lake:
+def lake(faulty_lake):
     return faulty_lake
 
 
 @pytest.fixture
-def main(repo: Repository) -> Branch:
+def main(repo):
     for number in range(20):
         repo.branch("main").put(f"base/{number:02}", b"1")
     repo.branch("main").commit("base")
     return repo.branch("main")
 
 
-def test_what_the_slower_one_said_is_kept(faults: Faults, repo: Repository, main: Branch) -> None:
+def test_what_the_slower_one_said_is_kept(faults, repo, main):
     made: list[Commit] = []
 
-    def faster() -> None:
+    def faster():
         main.put("b", b"1")
         made.append(main.commit("faster", {"of": "b"}))
 
@@ -64,11 +61,11 @@ def test_what_the_slower_one_said_is_kept(faults: Faults, repo: Repository, main
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-def test_what_others_stage_meanwhile_is_left_to_them(faults: Faults, main: Branch, key: str | None) -> None:
+def test_what_others_stage_meanwhile_is_left_to_them(faults, main, key):
     """The slower one's key stands for the faster one's commit already when it comes to publish."""
     made: list[Commit] = []
 
-    def faster() -> None:
+    def faster():
         made.append(main.commit("faster"))
         main.put("later", b"1")
 
@@ -78,13 +75,13 @@ def test_what_others_stage_meanwhile_is_left_to_them(faults: Faults, main: Branc
     assert [change.path for change in main.uncommitted()] == ["later"]
 
 
-def test_who_finds_its_rows_sealed_by_others_is_heard_too(faults: Faults, main: Branch) -> None:
+def test_who_finds_its_rows_sealed_by_others_is_heard_too(faults, main):
     """Both staged under one token, and the faster one sealed it: its commit is made before the slower one comes."""
     made: list[Commit] = []
     main.put("a", b"1")
     main.put("b", b"1")
 
-    def other() -> None:
+    def other():
         faults.hook("publish", action=lambda _: made.append(main.commit("first to publish")))
         made.append(main.commit("sealed it late"))
 
@@ -97,12 +94,10 @@ def test_who_finds_its_rows_sealed_by_others_is_heard_too(faults: Faults, main: 
     )
 
 
-def test_a_commit_a_caller_where_nobody_is_overtaken(
-    lake: Lake, faults: Faults, repo: Repository, main: Branch
-) -> None:
+def test_a_commit_a_caller_where_nobody_is_overtaken(lake, faults, repo, main):
     """A commit leaves changes that were sealed later to their own caller, also when it has to try again."""
 
-    def sealed(_call: object) -> None:
+    def sealed(_call):
         repo.create_branch("side").put("s", b"1")
         repo.branch("side").commit("side")
         main.put("newer", b"1")
@@ -118,10 +113,10 @@ def test_a_commit_a_caller_where_nobody_is_overtaken(
 
 
 @pytest.fixture
-def died(faults: Faults, repo: Repository) -> Callable[..., None]:
+def died(faults, repo):
     """Seals what it has put, and is killed before it publishes."""
 
-    def die(path: str, *given: object, **options: object) -> None:
+    def die(path, *given, **options):
         repo.branch("main").put(path, b"1")
         faults.crash(at=1, operations=("publish",))
         with pytest.raises(Crash):
@@ -131,7 +126,7 @@ def died(faults: Faults, repo: Repository) -> Callable[..., None]:
     return die
 
 
-def test_a_key_of_a_caller_that_died_stands_for_the_commit(died, repo: Repository) -> None:
+def test_a_key_of_a_caller_that_died_stands_for_the_commit(died, repo):
     """It sealed and was killed. The next commit takes its rows along, and the repeated call finds that one."""
     died("a", "died", {"k": "v"}, idempotency_key="died")
     main = repo.branch("main")
@@ -142,21 +137,21 @@ def test_a_key_of_a_caller_that_died_stands_for_the_commit(died, repo: Repositor
 
 
 @pytest.mark.parametrize(("key", "number"), [(None, "1"), ("k", "2")])
-def test_a_call_that_is_repeated_says_it_once(died, repo: Repository, key: str | None, number: str) -> None:
+def test_a_call_that_is_repeated_says_it_once(died, repo, key, number):
     died("a", "work", Origin(airflow_try_number="1"), idempotency_key=key)
     repo.branch("main").put("b", b"1")
     again = repo.branch("main").commit("work", Origin(airflow_try_number=number), idempotency_key=key)
     assert again.along == []
 
 
-def test_what_was_reset_is_not_spoken_of(died, repo: Repository) -> None:
+def test_what_was_reset_is_not_spoken_of(died, repo):
     died("a", "unwanted")
     repo.branch("main").reset()
     repo.branch("main").put("b", b"1")
     assert repo.branch("main").commit("wanted").along == []
 
 
-def test_long_messages_are_cut_and_say_so(repo: Repository, main: Branch) -> None:
+def test_long_messages_are_cut_and_say_so(repo, main):
     catalog = repo._ctx.catalog
     from lakeops.catalog.records import Intent
 
@@ -170,19 +165,19 @@ def test_long_messages_are_cut_and_say_so(repo: Repository, main: Branch) -> Non
     assert sum(len(text) for text in taken.metadata.values()) < ALONG_BYTES + 10_000
 
 
-def test_nobody_speaks_for_others(main: Branch) -> None:
+def test_nobody_speaks_for_others(main):
     main.put("a", b"1")
     with pytest.raises(InvalidInput, match="reserved"):
         main.commit("m", {"lakeops.along.1": json.dumps({"committer": "boss", "message": "yes", "metadata": {}})})
 
 
-def test_what_45_callers_say_at_once_is_kept(lake_of_threads: Lake) -> None:
+def test_what_45_callers_say_at_once_is_kept(lake_of_threads):
     repo = lake_of_threads.create_repository("repo", split=Split(4, 8, 16))
     ends: Counter[str] = Counter()
     wrong: list[str] = []
     start = threading.Barrier(45)
 
-    def work(number: int) -> None:
+    def work(number):
         branch = repo.branch("main")
         branch.put(f"w{number:02}", b"1")
         start.wait()
@@ -214,7 +209,7 @@ def test_what_45_callers_say_at_once_is_kept(lake_of_threads: Lake) -> None:
 TESTS = Path(__file__).parents[1]
 
 
-def run_committers(home: Path, url: str, processes: int, rounds: int) -> None:
+def run_committers(home, url, processes, rounds):
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     running = [
         subprocess.Popen(
@@ -232,7 +227,7 @@ def run_committers(home: Path, url: str, processes: int, rounds: int) -> None:
         assert child.returncode == 0, problems
 
 
-def check_history(repo: Repository, wanted: set[str]) -> None:
+def check_history(repo, wanted):
     leftover = [change.path for change in repo.branch("main").uncommitted()]
     assert leftover == [], "every put was followed by a commit"
     chain = list(repo.log("main", first_parent=True))
@@ -243,10 +238,9 @@ def check_history(repo: Repository, wanted: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("processes", "rounds", "postgres"),
-    [(2, 8, False), (3, 4, True), pytest.param(8, 4, True, marks=pytest.mark.slow)],
+    ("processes", "rounds", "postgres"), [(2, 8, False), (3, 4, True), pytest.param(8, 4, True, marks=pytest.mark.slow)]
 )
-def test_many_processes(request, tmp_path: Path, processes: int, rounds: int, postgres: bool) -> None:
+def test_many_processes(request, tmp_path, processes, rounds, postgres):
     url = request.getfixturevalue("empty_postgres_url") if postgres else ""
     with Lake.open(settings=Settings.load(home=tmp_path, database_url=url or None, fsync=False)) as lake:
         repo = lake.create_repository("repo", split=Split(4, 8, 16))
@@ -254,13 +248,13 @@ def test_many_processes(request, tmp_path: Path, processes: int, rounds: int, po
         check_history(repo, {f"w{worker}/{number:03}" for worker in range(processes) for number in range(rounds)})
 
 
-def test_a_put_during_a_commit_lands_in_it_or_stays_staged(lake: Lake, repo: Repository) -> None:
+def test_a_put_during_a_commit_lands_in_it_or_stays_staged(lake, repo):
     """A thread puts without pause while another commits: each path ends in one commit, or staged at the end."""
     stop = threading.Event()
     done: list[str] = []
     problems: list[BaseException] = []
 
-    def keep_putting() -> None:
+    def keep_putting():
         branch = repo.branch("main")
         try:
             while not stop.is_set():
@@ -293,7 +287,7 @@ def test_a_put_during_a_commit_lands_in_it_or_stays_staged(lake: Lake, repo: Rep
     check_history(repo, set(done))
 
 
-def test_a_branch_that_never_holds_still_is_reported(repo: Repository, monkeypatch) -> None:
+def test_a_branch_that_never_holds_still_is_reported(repo, monkeypatch):
     waits: list[float] = []
     monkeypatch.setattr("lakeops.ops.publish.pause", lambda seconds: waits.append(seconds) or sleep(0.01))
     settings = Settings.load(home=repo._ctx.settings.home, fsync=False, publish_minutes=0.005)
@@ -321,7 +315,7 @@ REFUSALS = ("merge_conflict", "dirty_branch", "no_changes")
 
 
 @pytest.fixture
-def scene(repo: Repository, fill):
+def scene(repo, fill):
     """``main`` and ``dev`` disagree about "both"; ``old`` has nothing new; reverting or picking on main conflicts."""
     fill(repo, "main", both="0", same="0")
     repo.create_branch("dev")
@@ -341,7 +335,7 @@ REFUSED_VERBS = {
 
 @pytest.mark.parametrize("verb", REFUSED_VERBS)
 @pytest.mark.parametrize("staged", ["nothing", "no change", "a change"])
-def test_a_refusal_adds_no_token(lake: Lake, scene: Repository, verb, staged):
+def test_a_refusal_adds_no_token(lake, scene, verb, staged):
     main = scene.branch("main")
     for number in range(3):
         if staged != "nothing":
@@ -353,7 +347,7 @@ def test_a_refusal_adds_no_token(lake: Lake, scene: Repository, verb, staged):
     assert before.sealed_tokens == ()
 
 
-def test_nothing_to_do_adds_no_token(lake: Lake, scene: Repository, tmp_path):
+def test_nothing_to_do_adds_no_token(lake, scene, tmp_path):
     main = scene.branch("main")
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "file").write_text("1")
@@ -373,12 +367,12 @@ def test_nothing_to_do_adds_no_token(lake: Lake, scene: Repository, tmp_path):
         main.import_objects((tmp_path / "source").as_uri(), "in", "again")
     assert lake.catalog.refs.branch("repo", "main") == before
     main.put("same", b"changed")
-    with pytest.raises(errors.PreconditionFailed, check=has_kind("dirty_branch")):
+    with raising("dirty_branch"):
         main.import_objects((tmp_path / "source").as_uri(), "elsewhere", "import")
     assert lake.catalog.refs.branch("repo", "main") == before
 
 
-def test_rows_that_change_nothing_leave_with_the_merge(lake: Lake, scene: Repository):
+def test_rows_that_change_nothing_leave_with_the_merge(lake, scene):
     """They would undo the merge, had they stayed."""
     main = scene.branch("main")
     main.put("both", b"main again")
@@ -389,14 +383,14 @@ def test_rows_that_change_nothing_leave_with_the_merge(lake: Lake, scene: Reposi
 
 
 @pytest.mark.parametrize("row", ["no change", "a change"])
-def test_rows_that_come_while_a_merge_is_planned(scene: Repository, faulty_lake: Lake, faults, row):
+def test_rows_that_come_while_a_merge_is_planned(scene, faulty_lake, faults, row):
     """Between its look and its seal: what changes something refuses the merge, what does not leaves with it."""
     main = scene.branch("main")
     main.put("both", b"main again")
     faults.hook("seal", action=lambda _: main.put("same", b"0" if row == "no change" else b"1"))
     repo = faulty_lake.repository("repo")
     if row == "a change":
-        with pytest.raises(errors.PreconditionFailed, check=has_kind("dirty_branch")):
+        with raising("dirty_branch"):
             repo.merge("dev", "main", strategy="source-wins")
         assert [change.path for change in main.uncommitted()] == ["same"]
     else:
@@ -439,7 +433,7 @@ def test_a_reset_stops_a_commit_only_when_it_takes_its_rows(tmp_path_factory, se
         }
 
 
-def test_no_verb_lets_a_caller_speak_for_airflow(scene: Repository, tmp_path):
+def test_no_verb_lets_a_caller_speak_for_airflow(scene, tmp_path):
     main = scene.branch("main")
     (tmp_path / "file").write_text("1")
     main.put("new", b"1")

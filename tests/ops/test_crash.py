@@ -1,7 +1,5 @@
 """Killed at any effect, run again: the same outcome, once."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -10,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.errors import has_kind
+from support.errors import raising
 from support.faulty_catalog import ALL_EFFECTS, count_effects
-from support.scenes import SCENES, Scene, make, open_faulty
+from support.scenes import SCENES, make, open_faulty
 from support.soundness import assert_sound
 
 from lakeops import Lake, Settings
@@ -25,17 +23,17 @@ TESTS = Path(__file__).parents[1]
 FEW = ("commit", "merge")
 
 
-def settings_at(home: Path) -> Settings:
+def settings_at(home):
     return Settings.load(home=home, fsync=False, committer="tester")
 
 
 @pytest.fixture(params=SCENES.values(), ids=SCENES.keys())
-def scene(request: pytest.FixtureRequest) -> Scene:
+def scene(request):
     return request.param
 
 
 @pytest.fixture
-def prepared(scene: Scene, tmp_path: Path) -> Path:
+def prepared(scene, tmp_path):
     """A home in which the scene may begin; copied for each kill."""
     home = tmp_path / "home"
     with Lake.open(settings=settings_at(home), clock=ManualClock()) as lake:
@@ -43,7 +41,7 @@ def prepared(scene: Scene, tmp_path: Path) -> Path:
     return home
 
 
-def effects_of(scene: Scene, home: Path) -> int:
+def effects_of(scene, home):
     faults = Faults()
     with open_faulty(settings_at(home), faults, clock=scene.clock()) as lake:
         repo = lake.repository("repo")
@@ -56,12 +54,12 @@ def effects_of(scene: Scene, home: Path) -> int:
 
 
 @pytest.fixture
-def rewind(prepared: Path):
+def rewind(prepared):
     """Puts the home back to where the scene begins; the path stays, since namespaces are absolute."""
     saved = prepared.with_name("saved")
     shutil.copytree(prepared, saved)
 
-    def rewind() -> Path:
+    def rewind():
         shutil.rmtree(prepared)
         shutil.copytree(saved, prepared)
         with Lake.open(settings=settings_at(prepared), clock=ManualClock()) as lake:
@@ -72,7 +70,7 @@ def rewind(prepared: Path):
 
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_at_every_effect_and_run_again(scene: Scene, rewind, step: int) -> None:
+def test_killed_at_every_effect_and_run_again(scene, rewind, step):
     """At every third one, from the last backwards, in the default run."""
     total = effects_of(scene, rewind())
     assert total >= 1  # a revert to a tree that is stored already is one transaction
@@ -83,18 +81,18 @@ def test_killed_at_every_effect_and_run_again(scene: Scene, rewind, step: int) -
 
 @pytest.mark.usefixtures("only_leaves")
 @pytest.mark.parametrize("scene", [SCENES[name] for name in FEW], ids=FEW)
-def test_killed_where_metaranges_have_leaves_and_run_again(scene: Scene, rewind) -> None:
+def test_killed_where_metaranges_have_leaves_and_run_again(scene, rewind):
     for effect in range(effects_of(scene, rewind()), 0, -2):
         kill(scene, rewind, effect, "after")
 
 
 @pytest.mark.slow
-def test_killed_before_every_effect_and_run_again(scene: Scene, rewind) -> None:
+def test_killed_before_every_effect_and_run_again(scene, rewind):
     for effect in range(2, effects_of(scene, rewind()) + 1):
         kill(scene, rewind, effect, "before")
 
 
-def kill(scene: Scene, rewind, effect: int, when: str) -> None:
+def kill(scene, rewind, effect, when):
     home = rewind()
     faults = Faults()
     lake = open_faulty(settings_at(home), faults, clock=scene.clock())
@@ -111,7 +109,7 @@ def kill(scene: Scene, rewind, effect: int, when: str) -> None:
     run_again(scene, home, data=False)
 
 
-def run_again(scene: Scene, home: Path, *, data: bool) -> None:
+def run_again(scene, home, *, data):
     with Lake.open(settings=settings_at(home), clock=scene.clock()) as again:
         repo = again.repository("repo")
         assert_sound(repo, data=True)
@@ -124,8 +122,8 @@ def run_again(scene: Scene, home: Path, *, data: bool) -> None:
     "scene", [pytest.param(one, id=name, marks=() if name in FEW else pytest.mark.slow) for name, one in SCENES.items()]
 )
 @pytest.mark.parametrize("place", ["middle", *(pytest.param(end, marks=pytest.mark.slow) for end in ("first", "last"))])
-def test_killed_for_real_and_run_again(scene: Scene, rewind, place: str) -> None:
-    """The same with SIGKILL to a process of its own, at one of the effects."""
+def test_killed_for_real_and_run_again(scene, rewind, place):
+    """The test does it with SIGKILL to a process of its own, at one of the effects."""
     total = effects_of(scene, rewind())
     effect, when = {"first": (1, "after"), "middle": (max(1, total // 2), "after"), "last": (total, "before")}[place]
     home = rewind()
@@ -142,7 +140,7 @@ def test_killed_for_real_and_run_again(scene: Scene, rewind, place: str) -> None
     run_again(scene, home, data=True)
 
 
-def test_a_lost_answer_is_not_a_lost_commit(tmp_path: Path) -> None:
+def test_a_lost_answer_is_not_a_lost_commit(tmp_path):
     """The publish transaction happened, its answer did not arrive: the key finds the commit."""
     scene = SCENES["commit"]
     with Lake.open(settings=settings_at(tmp_path)) as lake:
@@ -151,7 +149,7 @@ def test_a_lost_answer_is_not_a_lost_commit(tmp_path: Path) -> None:
     with open_faulty(settings_at(tmp_path), faults) as lake:
         repo = lake.repository("repo")
         faults.fail("publish", when="after", error=Transient("the answer was lost", kind="catalog_unavailable"))
-        with pytest.raises(Transient, check=has_kind("catalog_unavailable")):
+        with raising("catalog_unavailable"):
             scene.act(repo)
         scene.act(repo)
         scene.check(repo)
@@ -159,7 +157,7 @@ def test_a_lost_answer_is_not_a_lost_commit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["commit", "reset"])
-def test_what_cannot_be_tidied_up_now_is_tidied_up_later(tmp_path: Path, verb: str) -> None:
+def test_what_cannot_be_tidied_up_now_is_tidied_up_later(tmp_path, verb):
     """A commit that is published has not failed because others held the catalog when its staged rows were to go."""
     faults = Faults()
     with open_faulty(settings_at(tmp_path), faults) as lake:

@@ -1,10 +1,7 @@
 """Merges over several merge bases: what they rest on, where they work, and what they leave behind."""
 
-from __future__ import annotations
-
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,23 +10,23 @@ from support.rows import Groups
 from support.scenes import SPLIT, fill_paths, open_faulty, tree
 from support.soundness import assert_sound
 
-from lakeops import Repository, Settings
+from lakeops import Settings
 from lakeops.model.errors import CommitExpired, MergeConflict
 from lakeops.ops import ancestor
 from lakeops.store.local import LocalStore
-from lakeops.testing import Faults, ManualClock
+from lakeops.testing import ManualClock
 
 PATHS = [f"p{number:02}" for number in range(40)]
 
 
 @pytest.fixture
-def repo(tmp_path: Path, faults: Faults) -> Iterator[Repository]:
+def repo(tmp_path, faults):
     settings = Settings.load(home=tmp_path / "home", fsync=False, committer="tester")
     with open_faulty(settings, faults, clock=ManualClock()) as lake:
         yield lake.create_repository("repo", split=SPLIT)
 
 
-def cross(repo: Repository, strategy: str = "dest-wins") -> set[str]:
+def cross(repo, strategy="dest-wins"):
     """Both branches take what the other one was; returns what they were: the merge bases from then on."""
     heads = {name: repo.branch(name).commit_id for name in ("main", "dev")}
     repo.merge(heads["dev"], "main", strategy=strategy)
@@ -38,7 +35,7 @@ def cross(repo: Repository, strategy: str = "dest-wins") -> set[str]:
 
 
 @pytest.fixture
-def bases(repo: Repository) -> set[str]:
+def bases(repo):
     """``main`` has taken back p30, which came from ``dev``; ``dev`` has gone on."""
     fill_paths(repo, "main", dict.fromkeys(PATHS, "0"))
     repo.create_branch("dev")
@@ -50,7 +47,7 @@ def bases(repo: Repository) -> set[str]:
     return bases
 
 
-def test_all_bases_must_be_live_when_the_merge_is_published(repo: Repository, bases: set[str], faults: Faults) -> None:
+def test_all_bases_must_be_live_when_the_merge_is_published(repo, bases, faults):
     head = repo.branch("main").commit_id
     asked: list[frozenset[str]] = []
     publish = repo._ctx.catalog.commits.publish
@@ -69,7 +66,7 @@ def test_all_bases_must_be_live_when_the_merge_is_published(repo: Repository, ba
     assert live >= bases | {head, repo.branch("dev").commit_id}
 
 
-def test_a_base_that_has_expired_is_said_to_be(repo: Repository, bases: set[str]) -> None:
+def test_a_base_that_has_expired_is_said_to_be(repo, bases):
     for base in bases:
         expire_commits(repo._ctx.catalog, "repo", [base])
     for act in (lambda: list(repo.compare("main", "dev")), lambda: repo.merge("dev", "main")):
@@ -77,9 +74,7 @@ def test_a_base_that_has_expired_is_said_to_be(repo: Repository, bases: set[str]
             act()
 
 
-def test_foretelling_writes_nothing_to_the_namespace(
-    repo: Repository, bases: set[str], faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foretelling_writes_nothing_to_the_namespace(repo, bases, faults, tmp_path, monkeypatch):
     machine = tmp_path / "machine"
     machine.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(machine))
@@ -94,13 +89,13 @@ def test_foretelling_writes_nothing_to_the_namespace(
 class Cluster(Groups):
     """Work that leaves the process: tasks travel, and the namespace is opened again where they arrive."""
 
-    def __init__(self, repo: Repository) -> None:
+    def __init__(self, repo):
         super().__init__(1)
         self.ran = 0
         self._namespace = Path(repo.storage_namespace.removeprefix("file://"))
 
     @property
-    def in_process(self) -> bool:
+    def in_process(self):
         return False
 
     def run(self, work, tasks, store):
@@ -109,7 +104,7 @@ class Cluster(Groups):
             yield work(pickle.loads(pickle.dumps(task)), LocalStore(self._namespace, fsync=False))
 
 
-def test_ids_are_the_same_on_any_engine(repo: Repository, bases: set[str]) -> None:
+def test_ids_are_the_same_on_any_engine(repo, bases):
     fill_paths(repo, "main", {"p21": "1"})  # beside what dev brings, so that a range is written
     repo.create_branch("here", source="main")
     repo.merge("dev", "here")
@@ -122,7 +117,7 @@ def test_ids_are_the_same_on_any_engine(repo: Repository, bases: set[str]) -> No
     assert_sound(repo)
 
 
-def twice(repo: Repository) -> set[str]:
+def twice(repo):
     """A criss-cross over a criss-cross: both levels matter at p10, the upper one at p20."""
     fill_paths(repo, "main", dict.fromkeys(PATHS, "0"))
     repo.create_branch("dev")
@@ -138,11 +133,11 @@ def twice(repo: Repository) -> set[str]:
 
 
 @pytest.fixture
-def deepest(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def deepest(monkeypatch):
     return lambda levels: monkeypatch.setattr(ancestor, "DEEPEST", levels)
 
 
-def test_levels_below_are_looked_at_as_far_as_they_matter(repo: Repository, deepest: Callable[[int], None]) -> None:
+def test_levels_below_are_looked_at_as_far_as_they_matter(repo, deepest):
     below = twice(repo)
     assert len(below) == 2
     known = [(change.type.value, change.path) for change in repo.compare("main", "dev")]
@@ -152,7 +147,7 @@ def test_levels_below_are_looked_at_as_far_as_they_matter(repo: Repository, deep
     assert unknown == [("conflict", "p10"), ("changed", "p25")]
 
 
-def test_a_level_that_expired_makes_conflicts_and_no_other_result(repo: Repository) -> None:
+def test_a_level_that_expired_makes_conflicts_and_no_other_result(repo):
     below = twice(repo)
     assert set(expire_commits(repo._ctx.catalog, "repo", below)) == below
     with pytest.raises(MergeConflict) as caught:
@@ -173,7 +168,7 @@ LEVELS = 5
 """Enough for work that doubles with each level to go beyond the bound."""
 
 
-def test_the_work_grows_with_the_levels_and_no_faster(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_work_grows_with_the_levels_and_no_faster(repo, monkeypatch):
     """Three branches that take each other's changes in step, and all change one path every time."""
     names, merges = ("main", "b", "c"), []
     fill_paths(repo, "main", dict.fromkeys(PATHS, "0"))

@@ -1,21 +1,17 @@
 """Differences in short, and their sums: as counting the changes one by one."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from pathlib import Path
 from uuid import uuid4
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 from support.scenes import table
 
-from lakeops import Change, Lake, Repository, Settings, Split
-from lakeops.ops.diff import Counts, Sums
+from lakeops import Lake, Repository, Settings, Split
+from lakeops.ops.diff import Counts
 from lakeops.testing import Faults, open_faulty
 
 PATHS = ("a", "b", "a-b", "ab", "x/y", "x/z", "x-y/z", "q/1/2", "q/1/3", "q/9", "q", "zz/é", "zz/f", "zz/g/h/i")
@@ -23,19 +19,19 @@ MOST = 1_000
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+def lake(tmp_path_factory):
     """One for all examples."""
     return Lake.open(settings=Settings.load(home=tmp_path_factory.mktemp("sums"), fsync=False))
 
 
-def rows(paths: list[str], mark: str) -> pa.Table:
+def rows(paths, mark):
     """Objects that lie elsewhere, of one byte each."""
     addresses = {path: f"s3://elsewhere/{mark}/{number}" for number, path in enumerate(paths)}
     return table(addresses, checksum=[f"{mark}-{number}" for number in range(len(paths))])
 
 
-def counted(changes: list[Change], prefix: str, folders: int) -> tuple[Counts, dict[str, Counts], Counts]:
-    """What sums are meant to be, one change after another."""
+def counted(changes, prefix, folders):
+    """The sums that are expected, one change after another."""
     everything, others = Counts(), Counts()
     found: dict[str, Counts] = {}
     for change in changes:
@@ -49,7 +45,7 @@ def counted(changes: list[Change], prefix: str, folders: int) -> tuple[Counts, d
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=examples(15), deadline=None)
-def test_sums_are_those_of_the_changes_one_by_one(lake: Lake, seed: int) -> None:
+def test_sums_are_those_of_the_changes_one_by_one(lake, seed):
     rng = random.Random(seed)
     repo = lake.create_repository(f"r{uuid4().hex}", split=Split(1, 2, 3))
     main = repo.branch("main")
@@ -74,7 +70,7 @@ def test_sums_are_those_of_the_changes_one_by_one(lake: Lake, seed: int) -> None
         assert found.conflicts == [change for change in changes if change.type == "conflict"]
 
 
-def large(home: Path, size: int) -> Settings:
+def large(home, size):
     """A lake whose one repository has its first load in two commits: all of it, and all of it anew."""
     chosen = Settings.load(home=home, fsync=False)
     with Lake.open(settings=chosen) as lake:
@@ -85,7 +81,7 @@ def large(home: Path, size: int) -> Settings:
     return chosen
 
 
-def summed(chosen: Settings, left: str, right: str) -> tuple[Sums, int]:
+def summed(chosen, left, right):
     """The sums, and how many requests to the store they took."""
     faults = Faults()
     with open_faulty(chosen, faults) as lake:
@@ -95,7 +91,7 @@ def summed(chosen: Settings, left: str, right: str) -> tuple[Sums, int]:
         return found, len(faults.calls)
 
 
-def test_what_is_read_for_sums_does_not_grow_with_what_differs(tmp_path: Path) -> None:
+def test_what_is_read_for_sums_does_not_grow_with_what_differs(tmp_path):
     small, many = large(tmp_path / "small", 2_000), large(tmp_path / "large", 12_000)
     loaded, few = summed(small, "main~2", "main~1")
     assert (loaded.all.total, loaded.exact) == (2_000, True)
@@ -116,8 +112,6 @@ def test_what_is_read_for_sums_does_not_grow_with_what_differs(tmp_path: Path) -
 
 
 # --- a difference in short ---------------------------------------------------------------------------------------
-
-
 def test_a_difference_in_short_counts_as_the_long_one_does(repo, fill):
     fill(repo, "main", **{f"t{table}/day={day}/part": "1" for table in range(3) for day in range(9)})
     left = repo.branch("main").commit_id

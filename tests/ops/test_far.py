@@ -1,10 +1,6 @@
 """A store far away: what an attempt leaves there, and a cache on disk that never changes a result."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -17,7 +13,7 @@ from lakeops.testing import Faults
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+def prepared(tmp_path_factory):
     return prepare(tmp_path_factory.mktemp("far"))
 
 
@@ -46,9 +42,7 @@ def test_files_of_an_attempt_are_there_before_it_is_published(prepared):
 
 
 # --- a hostile cache ---
-
-
-def spoil(folder: Path, random: Random) -> None:
+def spoil(folder, random):
     """Do to files of the cache what disks, other programs and other users may do."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in random.sample(files, len(files) // 2):
@@ -73,7 +67,7 @@ def spoil(folder: Path, random: Random) -> None:
                 path.mkdir()
 
 
-def play(lake: Lake, random: Random, rounds: int, *, before: Callable[[], None]) -> list[object]:
+def play(lake, random, rounds, *, before):
     """A history of many verbs, and everything that they answered."""
     repo = lake.create_repository("repo", split=SPLIT)
     main = repo.branch("main")
@@ -81,7 +75,7 @@ def play(lake: Lake, random: Random, rounds: int, *, before: Callable[[], None])
     main.commit("base")
     told: list[object] = []
 
-    def ask(verb: Callable[[], object]) -> None:
+    def ask(verb):
         before()
         try:
             told.append(verb())
@@ -116,7 +110,7 @@ def test_a_hostile_cache_changes_no_answer_of_long_histories(tmp_path, seed):
     compare_with_none(tmp_path, seed, rounds=10)
 
 
-def compare_with_none(home: Path, seed: int, *, rounds: int) -> None:
+def compare_with_none(home, seed, *, rounds):
     plain = Settings.load(home=home / "plain", fsync=False, disk_cache_mb=0, engine="local")
     far = Settings.load(
         home=home / "far", fsync=False, disk_cache=home / "kept", disk_cache_mb=256, cache_mb=1, engine="local"

@@ -1,11 +1,9 @@
 """One flipped bit in what a store gives never passes, whoever wrote the object, and whatever the store says of it."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from lakeops.fs import LakeopsFileSystem
 from lakeops.gateway.app import listening, server_of
 from lakeops.model.errors import Corrupted
 from lakeops.ops.fsck.findings import Severity
-from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 
 SMALL = b"id,name\n" + b"1,Ada Lovelace\n" * 6 + b"2,Grace Hop\n"
@@ -45,19 +42,19 @@ class Scene:
     def ref(self):
         return self.repo.ref("main")
 
-    def flip(self, path: str, times: int | None = None) -> None:
+    def flip(self, path, times=None):
         """Flip a bit of whatever is read of a path's object."""
         self.flips.names = (self.ref.stat(path).physical_address.rpartition("/")[2],)
         self.flips.left, self.flips.done = times, 0
 
 
-def _table(folder: Path) -> bytes:
+def _table(folder):
     pyarrow.parquet.write_table(pyarrow.table({"id": list(range(50)), "name": ["Ada"] * 50}), folder / "table.parquet")
     return (folder / "table.parquet").read_bytes()
 
 
 @pytest.fixture
-def scene(request, moto_endpoint, buckets, tmp_path: Path) -> Iterator[Scene]:
+def scene(request, moto_endpoint, buckets, tmp_path):
     """Objects that an engine wrote (ETags), or ``put`` (SHA-256), or an engine under an encryption."""
     how = getattr(request, "param", "engine")
     namespace = f"s3://{buckets(moto_endpoint)}/{uuid.uuid4().hex}"
@@ -78,7 +75,7 @@ def scene(request, moto_endpoint, buckets, tmp_path: Path) -> Iterator[Scene]:
             yield Scene(lake, repo, flips, {f"t/{name}": data for name, data in contents.items()}, tmp_path, how)
 
 
-def _write(store: S3Store, folder: str, contents: dict[str, bytes], how: str) -> None:
+def _write(store, folder, contents, how):
     """Write as engines do, each object in one request, or in two parts."""
     asked = client(store.settings)
     for name, data in contents.items():
@@ -99,13 +96,13 @@ def _write(store: S3Store, folder: str, contents: dict[str, bytes], how: str) ->
 
 
 @pytest.fixture
-def sealed_etags(monkeypatch: pytest.MonkeyPatch) -> None:
+def sealed_etags(monkeypatch):
     """The ETag of an object under KMS is no digest of it, as in AWS."""
     from moto.s3.models import FakeKey
 
     plain = FakeKey.etag.fget
 
-    def etag(key: FakeKey) -> str:
+    def etag(key):
         found = plain(key)
         if not (key.encryption or "").startswith("aws:"):
             return found
@@ -114,17 +111,16 @@ def sealed_etags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeKey, "etag", property(etag))
 
 
-def damage(scene: Scene) -> list[tuple[str, str]]:
-    """What fsck finds wrong with the repository and its objects."""
+def damage(scene):
     return [(one.kind, one.where) for one in scene.repo.fsck(data=True) if one.severity is not Severity.INFO]
 
 
-def in_pieces(file) -> bytes:
+def in_pieces(file):
     with file:
         return b"".join(iter(lambda: file.read(100_000), b""))
 
 
-def through_gateway(scene: Scene, path: str) -> bytes:
+def through_gateway(scene, path):
     """A GET of the gateway. An answer that is cut short is no answer."""
     server = server_of(scene.lake, KEYS)
     with listening("127.0.0.1", 0, keys=KEYS) as opened:
@@ -138,7 +134,7 @@ def through_gateway(scene: Scene, path: str) -> bytes:
             thread.join()
 
 
-def by_spark(scene: Scene, path: str) -> bytes:
+def by_spark(scene, path):
     from pyspark.sql.types import LongType, StringType, StructType
 
     from lakeops.spark.source import Reader
@@ -151,11 +147,11 @@ def by_spark(scene: Scene, path: str) -> bytes:
     return scene.contents[path]
 
 
-def by_fs(scene: Scene) -> LakeopsFileSystem:
+def by_fs(scene):
     return LakeopsFileSystem(lake=scene.lake, skip_instance_cache=True)
 
 
-def downloaded(scene: Scene, path: str) -> bytes:
+def downloaded(scene, path):
     by_fs(scene).get_file(f"repo/main/{path}", str(scene.home / "got"))
     return (scene.home / "got").read_bytes()
 
@@ -174,7 +170,7 @@ PATHS = [f"t/{name}" for name in NAMES]
 
 
 @pytest.mark.parametrize("scene", ["engine", "put"], indirect=True)
-def test_no_read_takes_a_flipped_bit(scene: Scene) -> None:
+def test_no_read_takes_a_flipped_bit(scene):
     pytest.importorskip("pyspark")
     passed = []
     for name, read in READS.items():
@@ -192,7 +188,7 @@ def test_no_read_takes_a_flipped_bit(scene: Scene) -> None:
     assert passed == []
 
 
-def test_what_went_wrong_on_the_way_is_fetched_again(scene: Scene) -> None:
+def test_what_went_wrong_on_the_way_is_fetched_again(scene):
     for read in (READS["read"], READS["open and read"]):
         scene.flip("t/small.csv", times=1)
         assert read(scene, "t/small.csv") == SMALL
@@ -202,7 +198,7 @@ def test_what_went_wrong_on_the_way_is_fetched_again(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("scene", ["aws:kms", "aws:kms:dsse"], indirect=True)
-def test_an_encrypted_object_is_never_called_damaged(sealed_etags, scene: Scene) -> None:
+def test_an_encrypted_object_is_never_called_damaged(sealed_etags, scene):
     """Its ETag looks like an MD5 and is none, in a bucket whose other ETags are."""
     pytest.importorskip("pyspark")
     digests = {hashlib.md5(data, usedforsecurity=False).hexdigest() for data in scene.contents.values()}
@@ -213,9 +209,9 @@ def test_an_encrypted_object_is_never_called_damaged(sealed_etags, scene: Scene)
     assert damage(scene) == []
 
 
-def test_an_encrypted_object_that_was_replaced_is_not_the_recorded_one(sealed_etags, scene: Scene) -> None:
+def test_an_encrypted_object_that_was_replaced_is_not_the_recorded_one(sealed_etags, scene):
     address = scene.ref.stat("t/small.csv").physical_address
-    store, key = scene.repo._ctx.stores.locate(scene.repo._ctx.policy, address)
+    store, key = scene.repo._ctx.stores().locate(scene.repo._ctx.policy, address)
     target = {"Bucket": store.bucket, "Key": f"{store.prefix}/{key}"}
     client(store.settings).put_object(**target, Body=SMALL[::-1], ServerSideEncryption="aws:kms")
     for name in ("read", "open and read"):
@@ -225,7 +221,7 @@ def test_an_encrypted_object_that_was_replaced_is_not_the_recorded_one(sealed_et
 
 @pytest.mark.parametrize("scene", ["engine", "put", "parts"], indirect=True)
 @pytest.mark.parametrize("path", PATHS)
-def test_fsck_reads_what_it_says_that_it_has_looked_at(scene: Scene, path: str) -> None:
+def test_fsck_reads_what_it_says_that_it_has_looked_at(scene, path):
     assert damage(scene) == []
     scene.flip(path)
     assert damage(scene) == [("object_checksum_mismatch", f"object {path}")]
@@ -233,11 +229,11 @@ def test_fsck_reads_what_it_says_that_it_has_looked_at(scene: Scene, path: str) 
 
 @pytest.mark.parametrize("scene", ["engine", "parts"], indirect=True)
 @pytest.mark.parametrize("path", PATHS)
-def test_a_copy_is_not_made_of_a_flipped_bit(scene: Scene, path: str, tmp_path: Path) -> None:
+def test_a_copy_is_not_made_of_a_flipped_bit(scene, path, tmp_path):
     from lakeops.store.copy import copy_object
     from lakeops.store.local import LocalStore
 
-    store, key = scene.repo._ctx.stores.locate(scene.repo._ctx.policy, scene.ref.stat(path).physical_address)
+    store, key = scene.repo._ctx.stores().locate(scene.repo._ctx.policy, scene.ref.stat(path).physical_address)
     there = LocalStore(tmp_path / "there", fsync=False)
     scene.flip(path)
     with pytest.raises(Corrupted):

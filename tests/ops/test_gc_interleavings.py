@@ -1,9 +1,7 @@
 """Garbage collection in every order: of a small model that has each rule, and of verbs on a real catalog."""
 
-from __future__ import annotations
-
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from support.collected import BRANCHES, PATHS, Steps, World
 from support.gc_protocol import RULES, SCENARIOS, violation
 
-from lakeops.catalog import guards, retention
+from lakeops.catalog import guards
 from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.model.errors import LakeopsError
 from lakeops.ops.gc import plan
@@ -47,11 +45,11 @@ _numbers = count()
 Start = Callable[[World, int], Steps]
 
 
-def _branch(number: int) -> str:
+def _branch(number):
     return BRANCHES[number % 3]
 
 
-def _path(number: int) -> str:
+def _path(number):
     return PATHS[number // 3 % 3]
 
 
@@ -90,12 +88,12 @@ Step = tuple[str, int, int, int]
 
 
 @pytest.fixture(scope="module")
-def clock() -> ManualClock:
+def clock():
     return ManualClock()
 
 
 @pytest.fixture(scope="module")
-def catalog(clock: ManualClock) -> Iterator[Catalog]:
+def catalog(clock):
     memory = Path("/dev/shm")  # where there is one, databases cost no disk
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as place:
         opened = open_catalog(f"sqlite:///{place}/catalog.db", clock=clock)
@@ -104,11 +102,11 @@ def catalog(clock: ManualClock) -> Iterator[Catalog]:
         opened.close()
 
 
-def play(world: World, program: list[Step]) -> None:
+def play(world, program):
     """Run a program: things are begun, taken a few steps on, run to their end, killed; time passes."""
     running: list[Steps] = []
 
-    def step(steps: Steps, most: int) -> None:
+    def step(steps, most):
         try:
             for _ in range(most):
                 next(steps)
@@ -131,15 +129,14 @@ def play(world: World, program: list[Step]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_steps(monkeypatch):
     """One commit a transaction, so that everything can happen between two of them."""
     monkeypatch.setattr(plan, "STEP", 1)
-    for module in (guards, retention):
-        monkeypatch.setattr(module, "IN_CHUNK", 1)
+    monkeypatch.setattr(guards, "IN_CHUNK", 1)
 
 
-def begin(world: World) -> None:
-    """What histories start from: an old commit under a new one, a branch at the old one, and garbage of all kinds."""
+def begin(world):
+    """The start of histories: an old commit under a new one, a branch at the old one, and garbage of all kinds."""
     for verb in (
         world.put("main", "a/x"), world.put("main", "b/x"), world.commit("main"), world.create_branch("dev", 1),
         world.put("main", "a/x"), world.commit("main"), world.put("dev", "a/y"), world.reset("dev", None),
@@ -150,7 +147,7 @@ def begin(world: World) -> None:
     world.clock.advance(hours=8 * 24)
 
 
-def history(catalog: Catalog, clock: ManualClock, program: list[Step]) -> None:
+def history(catalog, clock, program):
     world = World(catalog, clock, f"repo-{next(_numbers)}")
     begin(world)
     play(world, program)
@@ -161,13 +158,13 @@ def history(catalog: Catalog, clock: ManualClock, program: list[Step]) -> None:
     assert world.store == world.referenced()
 
 
-def histories(catalog: Catalog, clock: ManualClock, *, number: int, examples: int, steps_at_most: int) -> None:
+def histories(catalog, clock, *, number, examples, steps_at_most):
     """So many histories, others for every number."""
 
     @seed(number)
     @given(program=st.lists(steps, min_size=3, max_size=steps_at_most))
     @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=examples, database=None)
-    def one(program: list[Step]) -> None:
+    def one(program):
         history(catalog, clock, program)
 
     one()

@@ -1,7 +1,5 @@
 """Marks that are foretold, taken back and made again; and what a slip of the hand left to be brought back."""
 
-from __future__ import annotations
-
 import random
 
 import pyarrow.parquet as pq
@@ -12,7 +10,7 @@ from support.budget import examples
 from support.catalogs import everything
 from support.scenes import SPLIT, files, root
 
-from lakeops import Lake, Repository, Settings
+from lakeops import Lake, Settings
 from lakeops.model import errors
 from lakeops.ops.gc import plan
 from lakeops.store import layout
@@ -20,11 +18,11 @@ from lakeops.testing import ManualClock
 
 
 @pytest.fixture
-def lake(faulty_lake: Lake) -> Lake:
+def lake(faulty_lake):
     return faulty_lake
 
 
-def expired(repo: Repository) -> set[str]:
+def expired(repo):
     return {commit.id for commit in repo._ctx.catalog.commits.all(repo.id).values() if commit.expired}
 
 
@@ -90,7 +88,7 @@ def test_a_branch_deleted_by_a_slip_comes_back_whole_and_merges_for_seven_days(r
     clock.advance(days=30)
     repo.delete_branch("dev")
 
-    def collect() -> None:
+    def collect():
         repo.gc.sweep(repo.gc.mark().id, force=True)
 
     collect()
@@ -152,7 +150,7 @@ def test_a_dry_run_foretells_what_a_mark_does_and_changes_nothing(tmp_path_facto
         assert not foretold.decided.expired & expired(repo)
 
 
-def play(rng: random.Random, repo: Repository, clock: ManualClock, count: int) -> None:
+def play(rng, repo, clock, count):
     """Verbs, rules and marks at random; some of them refuse."""
     commits: list[str] = []
     for number in range(count):
@@ -195,7 +193,7 @@ def step_by_step(monkeypatch):
 
 
 @pytest.fixture
-def history(repo, fill, clock) -> list[str]:
+def history(repo, fill, clock):
     """Eight commits of ``main``, of which all but the newest expire with the next mark; ``other`` has none of them."""
     repo.create_branch("other")
     fill(repo, "other", b="1")

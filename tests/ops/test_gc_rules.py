@@ -1,13 +1,10 @@
 """Retention rules, and the branches and tags that they let go."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-from support.errors import has_kind
+from support.errors import raising
 
-from lakeops.model import errors
 from lakeops.model.mirrors import RefKind
 
 RULES = {"default_retention_days": 3, "branches": [{"branch_id": "main", "retention_days": 5}]}
@@ -32,13 +29,13 @@ def test_rules_are_kept_with_the_repository(lake, repo):
 )
 def test_bad_rules_leave_the_old_ones(repo, bad):
     repo.gc.set_rules(RULES)
-    with pytest.raises(errors.InvalidInput, match=r"mian|dev|-5", check=has_kind("invalid_rules")):
+    with raising("invalid_rules", r"mian|dev|-5"):
         repo.gc.set_rules({"default_retention_days": 1, "branches": [bad]})
     assert repo.gc.rules() == RULES
 
 
 def test_an_unknown_tag_is_refused_and_a_pattern_never(repo):
-    with pytest.raises(errors.InvalidInput, match="the tag 'v1'", check=has_kind("invalid_rules")):
+    with raising("invalid_rules", "the tag 'v1'"):
         repo.gc.set_rules({"default_retention_days": 1, "tags": [{"tag_id": "v1", "expire_after_days": 9}]})
     rules = {"default_retention_days": 1, "branches": [{"branch_id": "dev-*", "retention_days": 5}]}
     assert repo.gc.set_rules(rules) == rules
@@ -46,7 +43,7 @@ def test_an_unknown_tag_is_refused_and_a_pattern_never(repo):
 
 def test_a_read_only_repository_takes_no_rules(repo):
     repo.set_read_only()
-    with pytest.raises(errors.PreconditionFailed, check=has_kind("read_only_repository")):
+    with raising("read_only_repository"):
         repo.gc.set_rules(RULES)
 
 

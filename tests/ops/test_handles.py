@@ -1,11 +1,9 @@
 """Methods of handles are functions of ``lakeops.ops``: what a reader, a caller and a type checker see of them."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys
-from pydoc import render_doc
+from pydoc import plaintext, render_doc
 
 import pytest
 
@@ -39,16 +37,10 @@ def test_type_checkers_know_every_verb(handle, name):
 def test_help_shows_signature_and_documentation_of_every_verb(handle, name):
     method = getattr(handle, name)
     assert method.__qualname__ == f"{handle.__qualname__}.{name}"
-    shown = render_doc(method, renderer=_plain())
+    shown = render_doc(method, renderer=plaintext)
     assert f"{name}(self" in shown
     assert "ctx" not in shown
     assert method.__doc__.splitlines()[0] in shown
-
-
-def _plain():
-    from pydoc import plaintext
-
-    return plaintext
 
 
 def test_a_context_manager_is_shown_as_one():

@@ -1,8 +1,5 @@
 """Logs, blame and the search for the first bad commit: against walks that compare whole contents."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import product
 
@@ -10,32 +7,25 @@ import pytest
 from support.catalogs import expire_commits
 from support.scenes import tree
 
-from lakeops import ChangeType, Commit, Lake, Repository
+from lakeops import ChangeType, Commit, Lake
 from lakeops.model.errors import CommitExpired, InvalidInput, InvalidPath, NotFound, ObjectNotFound, RefNotFound
 from lakeops.model.ids import Origin
 from lakeops.ops import blame as verbs
-from lakeops.testing import ManualClock
 
 
 @pytest.fixture
-def history(wander: Callable[..., Repository]) -> Repository:
+def history(wander):
     """Twenty random steps on three branches, merges among them, each a minute after the one before."""
     return wander(7, steps=20, every=4, changes=4, seconds=(60,))
 
 
-def naive_log(
-    repo: Repository,
-    trees: dict[str, dict[str, bytes]],
-    ref: str,
-    keep: Callable[[str], bool],
-    first_parent: bool,
-) -> list[str]:
+def naive_log(repo, trees, ref, keep, first_parent):
     """The log of some paths, by comparing the whole contents of each commit with those of its parents.
 
     ``trees`` keeps what was read of a commit.
     """
 
-    def part(commit_id: str) -> dict[str, bytes]:
+    def part(commit_id):
         if commit_id not in trees:
             trees[commit_id] = tree(repo, commit_id)
         return {path: data for path, data in trees[commit_id].items() if keep(path)}
@@ -48,7 +38,7 @@ def naive_log(
     return found
 
 
-def test_logs_of_paths_and_prefixes(history: Repository) -> None:
+def test_logs_of_paths_and_prefixes(history):
     trees: dict[str, dict[str, bytes]] = {}
     for ref, first_parent in product(("main", "left"), (False, True)):
         for prefix in ("a", "a/", "ab/3", "nothing/"):
@@ -60,7 +50,7 @@ def test_logs_of_paths_and_prefixes(history: Repository) -> None:
             assert [commit.id for commit in log] == naive_log(history, trees, ref, path.__eq__, first_parent)
 
 
-def test_times_and_people(settings, clock: ManualClock, history: Repository) -> None:
+def test_times_and_people(settings, clock, history):
     every = list(history.log("main"))
     for first, last in ((every[-4], every[2]), (every[3], every[3]), (every[2], every[-4])):
         since, until = (datetime.fromtimestamp(commit.creation_date, UTC) for commit in (first, last))
@@ -77,7 +67,7 @@ def test_times_and_people(settings, clock: ManualClock, history: Repository) -> 
 
 
 @pytest.mark.parametrize("form", [lambda day: day, lambda day: day.isoformat(), lambda day: f"{day}T00:00+00:00"])
-def test_a_date_is_its_first_moment(repo: Repository, clock: ManualClock, fill, form) -> None:
+def test_a_date_is_its_first_moment(repo, clock, fill, form):
     for number in range(4):
         fill(repo, "main", message=str(number), a=str(number))
         clock.advance(seconds=86_400)
@@ -91,7 +81,7 @@ def test_a_date_is_its_first_moment(repo: Repository, clock: ManualClock, fill, 
     assert [*repo.audit(since=form(day))] == [*repo.audit(since=midnight)]
 
 
-def test_what_retention_took_is_left_out_of_logs_and_named(lake: Lake, history: Repository) -> None:
+def test_what_retention_took_is_left_out_of_logs_and_named(lake, history):
     every = list(history.log("main", first_parent=True))
     wanted = [commit.id for commit in history.log("main", first_parent=True, prefix="a")]
     expire_commits(lake.catalog, "repo", [every[3].id])
@@ -102,7 +92,7 @@ def test_what_retention_took_is_left_out_of_logs_and_named(lake: Lake, history: 
     assert list(history.log("main", first_parent=True))[3].expired, "without a path they are listed"
 
 
-def test_what_a_log_refuses(repo: Repository) -> None:
+def test_what_a_log_refuses(repo):
     for given, error in (
         ({"path": "a", "prefix": "b"}, InvalidInput),
         ({"path": ""}, InvalidPath),
@@ -120,7 +110,7 @@ def test_what_a_log_refuses(repo: Repository) -> None:
             list(repo.heads(**given))
 
 
-def test_branches_by_what_is_merged(history: Repository) -> None:
+def test_branches_by_what_is_merged(history):
     for number in range(4):
         history.create_branch(f"old{number}", source=f"main~{number}")
     history.branch("old0").put("x", b"1")
@@ -139,25 +129,25 @@ PATHS = [f"{folder}/{number}" for folder in ("a", "ab", "b") for number in range
 
 
 @pytest.fixture
-def told(wander: Callable[..., Repository]) -> Callable[[int], Repository]:
+def told(wander):
     """Twenty-four random steps on three branches, a third of them merges."""
     return lambda seed: wander(seed, steps=24, every=3, changes=5, seconds=(0, 1, 60))
 
 
 class Naive:
-    """The same questions, answered by comparing the whole contents of commits, one path at a time."""
+    """The answers from the whole contents of commits, one path at a time."""
 
-    def __init__(self, repo: Repository) -> None:
+    def __init__(self, repo):
         self._commits = {commit.id: commit for ref in repo.branches() for commit in repo.log(ref.id)}
         self.trees = {commit_id: tree(repo, commit_id) for commit_id in self._commits}
 
-    def writer(self, commit_id: str, path: str) -> str:
+    def writer(self, commit_id, path):
         for parent in self._commits[commit_id].parents:
             if self.trees[parent].get(path) == self.trees[commit_id][path]:
                 return self.writer(parent, path)
         return commit_id
 
-    def versions(self, commit_id: str, path: str) -> set[str]:
+    def versions(self, commit_id, path):
         parents = self._commits[commit_id].parents
         here = self.trees[commit_id].get(path)
         for parent in parents:
@@ -171,9 +161,7 @@ class Naive:
     ("seed", "limit", "most"),
     [(0, "PAGE", 3), pytest.param(1, "PAGE", 7, marks=pytest.mark.slow), (2, "PAGE", 100_000), (4, "PAGE_BYTES", 60)],
 )
-def test_the_naive_walk_gives_the_same(
-    told: Callable[[int], Repository], monkeypatch: pytest.MonkeyPatch, seed: int, limit: str, most: int
-) -> None:
+def test_the_naive_walk_gives_the_same(told, monkeypatch, seed, limit, most):
     monkeypatch.setattr(verbs, limit, most)
     repo = told(seed)
     naive = Naive(repo)
@@ -203,7 +191,7 @@ def test_the_naive_walk_gives_the_same(
             assert list(repo.ref(name).history(path, amount=1)) == versions[:1]
 
 
-def test_beyond_a_depth_an_earlier_commit_may_have_written_it(told: Callable[[int], Repository]) -> None:
+def test_beyond_a_depth_an_earlier_commit_may_have_written_it(told):
     repo = told(3)
     naive = Naive(repo)
     whole = {one.path: one for one in repo.ref("main").blame()}
@@ -227,7 +215,7 @@ def test_beyond_a_depth_an_earlier_commit_may_have_written_it(told: Callable[[in
             assert all(one.path == path and naive.trees[one.commit.id].get(path) for one in some if one.boundary)
 
 
-def test_what_each_version_was(repo: Repository) -> None:
+def test_what_each_version_was(repo):
     main = repo.branch("main")
     for data in (b"1", b"two", None, b"4"):
         if data is None:
@@ -237,16 +225,11 @@ def test_what_each_version_was(repo: Repository) -> None:
         main.put("other", data or b"")
         main.commit(f"{data!r}")
     kinds = [(one.type, one.size_bytes) for one in main.history("x")]
-    assert kinds == [
-        (ChangeType.ADDED, 1),
-        (ChangeType.REMOVED, 3),
-        (ChangeType.CHANGED, 3),
-        (ChangeType.ADDED, 1),
-    ]
+    assert kinds == [(ChangeType.ADDED, 1), (ChangeType.REMOVED, 3), (ChangeType.CHANGED, 3), (ChangeType.ADDED, 1)]
     assert next(main.history("x")).checksum == main.stat("x").checksum
 
 
-def test_the_same_contents_put_again_are_no_new_object(repo: Repository) -> None:
+def test_the_same_contents_put_again_are_no_new_object(repo):
     main = repo.branch("main")
     main.put("x", b"1")
     first = main.commit("first")
@@ -260,7 +243,7 @@ def test_the_same_contents_put_again_are_no_new_object(repo: Repository) -> None
     assert [one.commit for one in main.history("x")] == [third, first]
 
 
-def test_what_retention_took_is_a_boundary(lake: Lake, repo: Repository) -> None:
+def test_what_retention_took_is_a_boundary(lake, repo):
     main = repo.branch("main")
     made = []
     for number in range(4):
@@ -283,7 +266,7 @@ def test_what_retention_took_is_a_boundary(lake: Lake, repo: Repository) -> None
         repo.ref(made[1].id).history("x")
 
 
-def test_uncommitted_changes_are_not_looked_at(repo: Repository) -> None:
+def test_uncommitted_changes_are_not_looked_at(repo):
     main = repo.branch("main")
     assert list(main.blame()) == []
     main.put("x", b"1")
@@ -292,7 +275,7 @@ def test_uncommitted_changes_are_not_looked_at(repo: Repository) -> None:
         list(main.history("x"))
 
 
-def test_the_dag_run_is_told(repo: Repository) -> None:
+def test_the_dag_run_is_told(repo):
     run = Origin({"airflow_dag_id": "load", "airflow_run_id": "r1", "airflow_task_id": "publish"})
     main = repo.branch("main")
     main.put("x", b"1")
@@ -309,7 +292,7 @@ def test_the_dag_run_is_told(repo: Repository) -> None:
     ]
 
 
-def test_what_blame_refuses(repo: Repository) -> None:
+def test_what_blame_refuses(repo):
     main = repo.branch("main")
     for given, error in (
         ({"prefix": "\0"}, InvalidPath),
@@ -329,7 +312,7 @@ def test_what_blame_refuses(repo: Repository) -> None:
 
 
 @pytest.fixture
-def line(repo: Repository) -> list[Commit]:
+def line(repo):
     """Twenty commits, oldest first; one is a merge whose other side is older than all but the first."""
     branch = repo.branch("main")
     side = repo.create_branch("side")
@@ -341,17 +324,17 @@ def line(repo: Repository) -> list[Commit]:
     return [*repo.log("main", first_parent=True)][::-1]
 
 
-def looking(line: list[Commit], first_bad: int, skip: tuple[int, ...] = ()) -> tuple[Callable, list[int]]:
+def looking(line, first_bad, skip=()):
     seen: list[int] = []
 
-    def is_good(commit: Commit) -> bool | None:
+    def is_good(commit):
         seen.append(line.index(commit))
         return None if seen[-1] in skip else seen[-1] < first_bad
 
     return is_good, seen
 
 
-def test_each_commit_is_found_in_few_looks(repo: Repository, line: list[Commit]) -> None:
+def test_each_commit_is_found_in_few_looks(repo, line):
     for first_bad in range(1, len(line)):
         is_good, seen = looking(line, first_bad)
         assert repo.bisect(line[0].id, "main", is_good, first_parent=True) == line[first_bad]
@@ -359,7 +342,7 @@ def test_each_commit_is_found_in_few_looks(repo: Repository, line: list[Commit])
         assert not {0, len(line) - 1} & {*seen}
 
 
-def test_what_cannot_be_told_is_passed_over(repo: Repository, line: list[Commit]) -> None:
+def test_what_cannot_be_told_is_passed_over(repo, line):
     for first_bad in (3, 10, 17):
         skip = tuple(place for place in range(1, 20) if abs(place - first_bad) > 1)
         is_good, _ = looking(line, first_bad, skip)
@@ -369,7 +352,7 @@ def test_what_cannot_be_told_is_passed_over(repo: Repository, line: list[Commit]
         repo.bisect(line[0].id, "main", is_good, first_parent=True)
 
 
-def test_what_a_bisect_refuses(repo: Repository, line: list[Commit]) -> None:
+def test_what_a_bisect_refuses(repo, line):
     is_good, _ = looking(line, 5)
     for good, bad, error in (
         ("main", "main~1", InvalidInput),

@@ -4,15 +4,12 @@ What an entry owes each of them is a right answer or an error of ours, on one li
 nothing is changed by a call that fails, and a message does not grow with what was given.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from lakeops import Lake, Repository, Settings, Split
+from lakeops import Lake, Settings, Split
 from lakeops.fs import LakeopsFileSystem
 from lakeops.model.errors import InvalidInput, LakeopsError, NotFound, PreconditionFailed
 from lakeops.testing import ManualClock
@@ -39,16 +36,16 @@ SMALL = Split(2, 4, 8)
 class Scene:
     """A repository with something of everything, and a directory beside it."""
 
-    def __init__(self, lake: Lake, repo: Repository, place: Path) -> None:
+    def __init__(self, lake, repo, place):
         self.lake, self.repo, self.place = lake, repo, place
         self.main, self.dev, self.commit = repo.branch("main"), repo.branch("dev"), repo.ref("main@")
         self.fs = LakeopsFileSystem(lake=lake)
 
-    def output(self, prefix: Any, mode: Any = "replace") -> None:
+    def output(self, prefix, mode="replace"):
         with self.dev.output(prefix, mode):
             pass
 
-    def batch(self, path: Any) -> None:
+    def batch(self, path):
         with self.dev.batch() as batch:
             batch.put(path, b"x")
 
@@ -169,7 +166,7 @@ CHANGES: dict[str, tuple[list[Any], Call]] = {
 }
 
 
-def make(lake: Lake, place: Path) -> Scene:
+def make(lake, place):
     repo = lake.create_repository("repo", split=SMALL)
     main = repo.branch("main")
     with main.batch() as batch:
@@ -185,12 +182,12 @@ def make(lake: Lake, place: Path) -> Scene:
 
 
 @pytest.fixture
-def scene(lake: Lake, tmp_path: Path) -> Scene:
+def scene(lake, tmp_path):
     return make(lake, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def shared(tmp_path_factory):
     """One scene for all calls that change nothing."""
     place = tmp_path_factory.mktemp("shared")
     settings = Settings.load(home=place / "home", fsync=False, committer="tester")
@@ -198,13 +195,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield make(lake, place)
 
 
-def state(scene: Scene) -> Any:
+def state(scene):
     refs = [ref.to_json() for ref in (*scene.repo.branches(), *scene.repo.tags())]
     staged = [change.to_json() for ref in scene.repo.branches() for change in scene.repo.branch(ref.id).uncommitted()]
     return [one.id for one in scene.lake.repositories()], refs, staged, scene.repo.protections(), scene.repo.gc.rules()
 
 
-def check(name: str, error: BaseException) -> None:
+def check(name, error):
     """An error of ours, or what Python's own file systems raise; one line; not endless."""
     if name.startswith("fs.") and isinstance(error, OSError):
         assert isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError), error
@@ -217,7 +214,7 @@ def check(name: str, error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("name", READS)
-def test_reads(shared: Scene, name: str) -> None:
+def test_reads(shared, name):
     values, call = READS[name]
     for value in values:
         try:
@@ -227,7 +224,7 @@ def test_reads(shared: Scene, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_changes(scene: Scene, name: str) -> None:
+def test_changes(scene, name):
     values, call = CHANGES[name]
     before = state(scene)
     for value in values:
@@ -244,7 +241,7 @@ WRONG = ["a\0b", "\ud800", *NO_TEXT]
 
 
 @pytest.mark.parametrize("name", [name for name, (values, _) in {**READS, **CHANGES}.items() if values is TEXT])
-def test_what_is_no_text_is_bad_input(shared: Scene, name: str) -> None:
+def test_what_is_no_text_is_bad_input(shared, name):
     """Not "not found", and never an answer: exit code 2."""
     if name.startswith("fs."):
         return
@@ -255,7 +252,7 @@ def test_what_is_no_text_is_bad_input(shared: Scene, name: str) -> None:
             ({**READS, **CHANGES}[name][1])(shared, value)
 
 
-def test_amounts(scene: Scene) -> None:
+def test_amounts(scene):
     for call in (lambda n: list(scene.repo.log("main", amount=n)), lambda n: scene.repo.reflog(limit=n)):
         assert call(0) == []
         assert len(call(1)) == 1
@@ -265,7 +262,7 @@ def test_amounts(scene: Scene) -> None:
                 call(bad)
 
 
-def test_names_that_are_only_unknown_are_not_found(scene: Scene) -> None:
+def test_names_that_are_only_unknown_are_not_found(scene):
     for call in (
         lambda: scene.lake.repository("nobody"),
         lambda: scene.lake.repository("No Name"),

@@ -1,16 +1,12 @@
 """Idempotency keys: what may be one, what a key stands for, and what happens to rows that are staged again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.catalogs import expire_commits
 from support.scenes import open_faulty, tree
 
-from lakeops import Branch, Lake, Repository
 from lakeops.model.errors import AlreadyExists, InvalidInput, KeyReused, NoChanges
 from lakeops.model.ids import Origin
 from lakeops.testing import Faults
@@ -20,7 +16,7 @@ BAD_KEYS = ["", "k" * 257, "é" * 129, "a\nb", "a\0b", "\ud800", "\x1b[2J", "a\u
 
 
 @pytest.fixture
-def main(repo: Repository, fill) -> Branch:
+def main(repo, fill):
     fill(repo, "main", a="1", b="1", c="1")
     repo.create_branch("dev")
     fill(repo, "dev", a="2")
@@ -32,50 +28,50 @@ def main(repo: Repository, fill) -> Branch:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> str:
+def source(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/f").write_text("1")
     return (tmp_path / "in").as_uri()
 
 
-def commit(repo: Repository, source: str, key: Any, /, **given: Any) -> Any:
+def commit(repo, source, key, /, **given):
     given = {"branch": "main", "message": "m", "metadata": {"k": "v"}} | given
     branch = repo.branch(given.pop("branch"))
     return branch.commit(**given, idempotency_key=key, allow_empty=True)
 
 
-def merge(repo: Repository, source: str, key: Any, /, **given: Any) -> Any:
+def merge(repo, source, key, /, **given):
     given = {"source": "dev", "destination": "main", "strategy": "source-wins", "message": "m"} | given
     given = {"metadata": {"k": "v"}} | given
     return repo.merge(given.pop("source"), given.pop("destination"), **given, idempotency_key=key).reference
 
 
-def revert(repo: Repository, source: str, key: Any, /, **given: Any) -> Any:
+def revert(repo, source, key, /, **given):
     given = {"branch": "dev", "ref": "dev", "message": "m", "metadata": {"k": "v"}} | given
     return repo.branch(given.pop("branch")).revert(given.pop("ref"), **given, idempotency_key=key)
 
 
-def cherry_pick(repo: Repository, source: str, key: Any, /, **given: Any) -> Any:
+def cherry_pick(repo, source, key, /, **given):
     given = {"ref": "dev", "branch": "main", "message": "m", "metadata": {"k": "v"}} | given
     return repo.cherry_pick(given.pop("ref"), given.pop("branch"), **given, idempotency_key=key)
 
 
-def import_objects(repo: Repository, source: str, key: Any, /, **given: Any) -> Any:
+def import_objects(repo, source, key, /, **given):
     given = {"branch": "main", "source": source, "prefix": "in", "message": "m", "metadata": {"k": "v"}} | given
     return repo.branch(given.pop("branch")).import_objects(**given, idempotency_key=key)
 
 
-def create_tag(repo: Repository, source: str, key: Any, /, **given: Any) -> Any:
+def create_tag(repo, source, key, /, **given):
     given = {"name": "v1", "ref": "main"} | given
     return repo.create_tag(given["name"], given["ref"], idempotency_key=key)
 
 
-def move_branch(repo: Repository, source: str, key: Any, /, **given: Any) -> Any:
+def move_branch(repo, source, key, /, **given):
     given = {"branch": "side", "ref": "main", "force": True} | given
     return repo.branch(given.pop("branch")).move(given.pop("ref"), **given, idempotency_key=key)
 
 
-def move_tag(repo: Repository, source: str, key: Any, /, **given: Any) -> Any:
+def move_tag(repo, source, key, /, **given):
     given = {"name": "moved", "ref": "main"} | given
     return repo.move_tag(given["name"], given["ref"], idempotency_key=key)
 
@@ -117,7 +113,7 @@ VERBS: dict[Callable[..., Any], list[tuple[dict[str, Any], list[str]]]] = {
 NAMES = [verb.__name__ for verb in VERBS]
 
 
-def state(repo: Repository) -> Any:
+def state(repo):
     return (
         {ref.id: ref.commit_id for ref in (*repo.branches(), *repo.tags())},
         [change.to_json() for ref in repo.branches() for change in repo.branch(ref.id).uncommitted()],
@@ -125,7 +121,7 @@ def state(repo: Repository) -> Any:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=NAMES)
-def test_a_key_stands_for_one_request(repo: Repository, main: Branch, source: str, verb) -> None:
+def test_a_key_stands_for_one_request(repo, main, source, verb):
     first = verb(repo, source, KEY)
     after = state(repo)
     assert verb(repo, source, KEY) == first
@@ -141,7 +137,7 @@ def test_a_key_stands_for_one_request(repo: Repository, main: Branch, source: st
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=NAMES)
-def test_a_key_of_one_verb_is_none_of_another(repo: Repository, main: Branch, source: str, verb) -> None:
+def test_a_key_of_one_verb_is_none_of_another(repo, main, source, verb):
     verb(repo, source, KEY)
     for other in VERBS:
         if other is not verb:
@@ -150,7 +146,7 @@ def test_a_key_of_one_verb_is_none_of_another(repo: Repository, main: Branch, so
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=NAMES)
-def test_what_is_no_key_is_refused(repo: Repository, main: Branch, source: str, verb) -> None:
+def test_what_is_no_key_is_refused(repo, main, source, verb):
     main.put("staged", b"1")
     before = state(repo)
     for key in BAD_KEYS:
@@ -161,13 +157,13 @@ def test_what_is_no_key_is_refused(repo: Repository, main: Branch, source: str, 
 
 
 @pytest.mark.parametrize("key", ["k", "k" * 256, "é" * 128, "scheduled__2026-01-01T00:00:00+00:00 / a|b", "airflow-0"])
-def test_keys_that_programs_make(repo: Repository, main: Branch, key: str) -> None:
+def test_keys_that_programs_make(repo, main, key):
     main.put("x", b"1")
     assert main.commit("m", idempotency_key=key) == main.commit("m", idempotency_key=key)
 
 
-def test_which_attempt_it_was_is_no_part_of_the_request(repo: Repository, main: Branch) -> None:
-    def attempt(number: int, rows: str) -> Any:
+def test_which_attempt_it_was_is_no_part_of_the_request(repo, main):
+    def attempt(number, rows):
         metadata = Origin(rows=rows, airflow_try_number=str(number), airflow_link=f"https://host/{number}")
         return main.commit("m", metadata, idempotency_key=KEY)
 
@@ -184,7 +180,7 @@ WORK = {"a": b"2", "b": None, "new": b"3"}
 """What the first call commits: a change, a deletion, an addition."""
 
 
-def stage(branch: Branch, files: dict[str, bytes | None]) -> None:
+def stage(branch, files):
     for path, data in files.items():
         if data is not None:
             branch.put(path, data)
@@ -192,12 +188,7 @@ def stage(branch: Branch, files: dict[str, bytes | None]) -> None:
             branch.delete(path)
 
 
-AGAIN = {
-    "nothing": {},
-    "all of it": WORK,
-    "a part": {"a": b"2"},
-    "what was there before": {"c": b"1"},
-}
+AGAIN = {"nothing": {}, "all of it": WORK, "a part": {"a": b"2"}, "what was there before": {"c": b"1"}}
 OTHER = {
     "another path": {"z": b"9"},
     "other contents": {"a": b"9"},
@@ -205,16 +196,12 @@ OTHER = {
     "what was deleted": {"b": b"1"},
     "more than before": {**WORK, "z": b"9"},
 }
-MEANWHILE = {
-    "nothing": {},
-    "elsewhere": {"else": b"7"},
-    "the same paths": {"a": b"7", "new": None},
-}
+MEANWHILE = {"nothing": {}, "elsewhere": {"else": b"7"}, "the same paths": {"a": b"7", "new": None}}
 
 
 @pytest.mark.parametrize("meanwhile", MEANWHILE.values(), ids=MEANWHILE)
 @pytest.mark.parametrize("again", AGAIN.values(), ids=AGAIN)
-def test_the_same_rows_again(repo: Repository, main: Branch, again, meanwhile) -> None:
+def test_the_same_rows_again(repo, main, again, meanwhile):
     """A task that is tried again stages what it staged before; others may have gone on since."""
     stage(main, WORK)
     first = main.commit("m", idempotency_key=KEY)
@@ -233,7 +220,7 @@ def test_the_same_rows_again(repo: Repository, main: Branch, again, meanwhile) -
 
 @pytest.mark.parametrize("meanwhile", MEANWHILE.values(), ids=MEANWHILE)
 @pytest.mark.parametrize("other", OTHER.values(), ids=OTHER)
-def test_other_rows_stay_staged_and_are_named(repo: Repository, main: Branch, other, meanwhile) -> None:
+def test_other_rows_stay_staged_and_are_named(repo, main, other, meanwhile):
     stage(main, WORK)
     first = main.commit("m", idempotency_key=KEY)
     stage(main, meanwhile)
@@ -252,7 +239,7 @@ def test_other_rows_stay_staged_and_are_named(repo: Repository, main: Branch, ot
     assert main.commit("m", idempotency_key="fresh").id != first.id
 
 
-def test_a_key_of_a_branch_that_is_protected_by_now_still_tells_its_commit(repo: Repository, main: Branch) -> None:
+def test_a_key_of_a_branch_that_is_protected_by_now_still_tells_its_commit(repo, main):
     main.put("x", b"1")
     first = main.commit("m", idempotency_key=KEY)
     main.put("x", b"1")
@@ -260,7 +247,7 @@ def test_a_key_of_a_branch_that_is_protected_by_now_still_tells_its_commit(repo:
     assert main.commit("m", idempotency_key=KEY) == first
 
 
-def test_a_branch_that_lost_the_keys_commit_keeps_what_is_staged_again(repo: Repository, main: Branch) -> None:
+def test_a_branch_that_lost_the_keys_commit_keeps_what_is_staged_again(repo, main):
     dev = repo.branch("dev")
     stage(dev, WORK)
     first = dev.commit("m", idempotency_key=KEY)
@@ -274,7 +261,7 @@ def test_a_branch_that_lost_the_keys_commit_keeps_what_is_staged_again(repo: Rep
     assert state(repo) == before
 
 
-def test_an_expired_commit_of_a_key(lake: Lake, repo: Repository, main: Branch, fill) -> None:
+def test_an_expired_commit_of_a_key(lake, repo, main, fill):
     main.put("x", b"1")
     first = main.commit("m", idempotency_key=KEY)
     fill(repo, "main", x="2")
@@ -287,12 +274,12 @@ def test_an_expired_commit_of_a_key(lake: Lake, repo: Repository, main: Branch, 
 
 @pytest.mark.parametrize("moment", ["seal", "publish"])
 @pytest.mark.parametrize("stages", [False, True], ids=["committed", "staged and committed"])
-def test_two_calls_under_one_key_at_once(settings, clock, repo: Repository, main: Branch, moment, stages) -> None:
+def test_two_calls_under_one_key_at_once(settings, clock, repo, main, moment, stages):
     """A scheduler that runs a task twice at once: one commit, both get it, and nothing is left on the branch."""
     stage(main, WORK)
     faults, made = Faults(), []
 
-    def inside(_: object) -> None:
+    def inside(_):
         if stages:
             stage(main, WORK)
         made.append(main.commit("m", idempotency_key=KEY))

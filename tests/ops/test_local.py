@@ -1,7 +1,5 @@
 """Directories that follow a ref: only differences travel, and no change in them is lost, whatever is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.errors import has_kind
+from support.errors import raising
 from support.killed_local import run
 from support.scenes import tree
 
@@ -23,7 +21,6 @@ from lakeops.model.errors import (
     MergeConflict,
     NoChanges,
     ObjectNotFound,
-    PreconditionFailed,
     RefNotFound,
     StoreUnavailable,
 )
@@ -34,7 +31,7 @@ PLACE = ".lakeops-local"
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path):
     return tmp_path / "clone"
 
 
@@ -46,12 +43,12 @@ def cloned(repo, fill, folder):
     return repo
 
 
-def files(folder: Path) -> dict[str, str]:
+def files(folder):
     found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
     return {name: path.read_text() for name, path in found.items() if not name.startswith(PLACE)}
 
 
-def short(changes) -> list[str]:
+def short(changes):
     return [f"{change.type.value} {change.path}" for change in changes]
 
 
@@ -102,7 +99,7 @@ def test_another_ref_is_checked_out_and_changes_stay(lake, cloned, fill, folder)
     assert short(local.checkout("v1").taken) == ["changed a", "removed mine"]
     assert files(folder) == {"a": "one", "deep/b": "two"}
     (folder / "a").write_text("mine")
-    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
+    with raising("clone_conflict"):
         local.checkout("dev")
     assert local.status().uri == "lakefs://repo/v1/raw/"
 
@@ -116,9 +113,7 @@ def test_a_tag_or_commit_takes_no_commits(lake, cloned, fill, folder, ref):
     local.checkout(ref.format(id=cloned.ref("main").commit_id))
     cloned.delete_branch("gone")
     (folder / "a").write_text("mine")
-    with pytest.raises(
-        InvalidInput, match="is no branch, and only a branch takes commits", check=has_kind("invalid_ref")
-    ) as refused:
+    with raising("invalid_ref", "is no branch, and only a branch takes commits") as refused:
         local.commit("no")
     assert "\n" not in refused.value.message
     assert files(folder)["a"] == "mine"
@@ -127,11 +122,11 @@ def test_a_tag_or_commit_takes_no_commits(lake, cloned, fill, folder, ref):
 def test_branches_that_take_no_commits_refuse_before_anything_is_uploaded(lake, cloned, folder, faulty_lake, faults):
     (folder / "a").write_text("mine")
     cloned.branch("main").put("elsewhere", b"staged")
-    with pytest.raises(PreconditionFailed, check=has_kind("dirty_branch")):
+    with raising("dirty_branch"):
         lake.local(folder).commit("no")
     cloned.branch("main").reset()
     cloned.protect("main")
-    with pytest.raises(PreconditionFailed, check=has_kind("protected_branch")):
+    with raising("protected_branch"):
         faulty_lake.local(folder).commit("no")
     assert [call for call in faults.calls if call.operation == "put"] == []
 
@@ -173,12 +168,12 @@ def test_a_change_that_keeps_size_and_time_is_seen_and_not_replaced(lake, cloned
     os.utime(folder / "a", ns=(stamp, stamp))
     assert short(local.status().local) == ["changed a"]
     fill(cloned, "main", **{"raw/a": "theirs"})
-    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
+    with raising("clone_conflict"):
         local.pull()
     assert files(folder)["a"] == "ONE"
 
 
-def _settle(folder: Path) -> None:
+def _settle(folder):
     """Make a clone's index so much younger than its files that none of them is read for that."""
     index, written = folder / PLACE / "index.json", (folder / "a").stat().st_ctime_ns
     while index.stat().st_mtime_ns - written <= RACY_NS:
@@ -247,7 +242,7 @@ SPELLINGS = [
 OTHERS = ["lakeops-local", f"{PLACE}-old", "x.lakeops-local", "lakeops", "é"]
 
 
-def _planted(repo, name: str) -> str:
+def _planted(repo, name):
     """Commit such a file by its address, as another program may have done."""
     path, branch = f"raw/notes/{name}/index.json", repo.branch("main")
     entry = branch.put("raw/notes/plain", b"{}")
@@ -257,36 +252,36 @@ def _planted(repo, name: str) -> str:
     return path
 
 
-def _directory(tmp_path: Path, name: str) -> Path:
+def _directory(tmp_path, name):
     file = tmp_path / "source/notes" / name / "index.json"
     file.parent.mkdir(parents=True)
     file.write_text("{}")
     return tmp_path / "source"
 
 
-def _committed(lake, repo, tmp_path: Path, name: str) -> None:
+def _committed(lake, repo, tmp_path, name):
     repo.ref("main").clone(tmp_path / "edited")
     _directory(tmp_path, name).rename(tmp_path / "edited/source")
     lake.local(tmp_path / "edited").commit("with another clone's files")
 
 
-def _pulled(lake, repo, tmp_path: Path, name: str) -> None:
+def _pulled(lake, repo, tmp_path, name):
     repo.ref("main").clone(tmp_path / "old")
     _planted(repo, name)
     lake.local(tmp_path / "old").pull()
 
 
-def _got(lake, repo, tmp_path: Path, name: str) -> None:
+def _got(lake, repo, tmp_path, name):
     _planted(repo, name)
     LakeopsFileSystem(lake=lake).get("repo/main/raw", str(tmp_path / "got"), recursive=True)
 
 
-def _batched(lake, repo, tmp_path: Path, name: str) -> None:
+def _batched(lake, repo, tmp_path, name):
     with repo.branch("main").batch() as batch:
         batch.put(f"raw/{name}/index.json", b"{}")
 
 
-def _written(lake, repo, tmp_path: Path, name: str) -> None:
+def _written(lake, repo, tmp_path, name):
     with repo.branch("main").output("raw/") as url:
         file = Path(url.removeprefix("file://")) / name / "index.json"
         file.parent.mkdir(parents=True)
@@ -408,7 +403,7 @@ def test_links_are_shown_and_never_committed_or_written_through(lake, cloned, fi
     local.commit("without the link", skip_special=True)
     assert tree(cloned, "main")["raw/deep/b"] == b"two", "what lies behind a link was not removed"
     fill(cloned, "main", **{"raw/deep/b": "theirs"})
-    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
+    with raising("clone_conflict"):
         local.pull()
     with pytest.raises(InvalidPath, match="symbolic link"):
         local.pull(force=True)
@@ -477,7 +472,7 @@ def test_a_full_disk_loses_nothing(lake, cloned, tmp_path):
 def test_a_file_that_changes_while_a_pull_runs_is_kept(cloned, fill, folder, faulty_lake, faults):
     fill(cloned, "main", **{"raw/a": "theirs"})
     faults.hook(*READS, prefix="data/", action=lambda _: (folder / "a").write_text("just now"))
-    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
+    with raising("clone_conflict"):
         faulty_lake.local(folder).pull()
     assert files(folder)["a"] == "just now"
 
@@ -485,7 +480,7 @@ def test_a_file_that_changes_while_a_pull_runs_is_kept(cloned, fill, folder, fau
 def test_a_branch_that_moves_while_a_commit_runs(cloned, fill, folder, faulty_lake, faults):
     (folder / "a").write_text("mine")
     faults.hook("put", prefix="data/", action=lambda _: fill(cloned, "main", **{"raw/a": "theirs"}))
-    with pytest.raises(MergeConflict, check=has_kind("clone_conflict")):
+    with raising("clone_conflict"):
         faulty_lake.local(folder).commit("mine")
     assert tree(cloned, "main")["raw/a"] == b"theirs"
 
@@ -558,7 +553,7 @@ STEPS = 3
 """How many places of each call are tried; the slow form tries all."""
 
 
-def files_of_clone(folder: Path) -> dict[str, str]:
+def files_of_clone(folder):
     found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
     return {name: path.read_text() for name, path in found.items() if not name.startswith(".lakeops-local")}
 
@@ -576,7 +571,7 @@ def scene(repo, fill, tmp_path):
     return repo
 
 
-def places(count: int, every: bool) -> list[int]:
+def places(count, every):
     return (
         sorted({1 + number * (count - 1) // (STEPS - 1) for number in range(STEPS)})
         if not every
@@ -584,8 +579,8 @@ def places(count: int, every: bool) -> list[int]:
     )
 
 
-def again(lake, folder: Path, verb: str) -> None:
-    """The same call as ``run`` makes, in this process, to its end."""
+def again(lake, folder, verb):
+    """The call that ``run`` makes, in this process, to its end."""
     if verb == "clone":
         lake.repository("repo").ref("main").clone(folder, "raw")
     elif verb == "checkout":
@@ -597,7 +592,7 @@ def again(lake, folder: Path, verb: str) -> None:
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("verb", ["clone", "pull", "checkout"])
 def test_files_are_taken_whatever_was_killed(lake, scene, settings, tmp_path, verb, every):
-    def fresh(name: str) -> Path:
+    def fresh(name):
         folder = tmp_path / name
         if verb != "clone":
             shutil.copytree(tmp_path / "old", folder, copy_function=shutil.copy2)
@@ -625,7 +620,7 @@ def test_files_are_taken_whatever_was_killed(lake, scene, settings, tmp_path, ve
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_commit_is_published_once_whatever_was_killed(lake, scene, settings, tmp_path, every):
-    def fresh(branch: str) -> Path:
+    def fresh(branch):
         scene.create_branch(branch, source="main")
         folder = tmp_path / branch
         scene.ref(branch).clone(folder, "raw")

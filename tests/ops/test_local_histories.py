@@ -1,11 +1,8 @@
 """Random changes of a clone and of its branches, beside a model of three maps: nothing is lost."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -33,23 +30,22 @@ steps = st.one_of(
 
 @dataclass
 class Model:
-    """What should be there: in the directory, at the branches, and what the directory was last made equal to."""
+    """The expected state: of the directory, of the branches, and what the directory was last made equal to."""
 
     here: Files = field(default_factory=dict)
     known: Files = field(default_factory=dict)
     there: dict[str, Files] = field(default_factory=lambda: {name: {} for name in BRANCHES})
     branch: str = "main"
 
-    def changed(self, side: Files) -> set[str]:
+    def changed(self, side):
         return {name for name in NAMES if side.get(name) != self.known.get(name)}
 
-    def conflicts(self, branch: str) -> set[str]:
+    def conflicts(self, branch):
         there = self.there[branch]
         both = self.changed(self.here) & self.changed(there)
         return {name for name in both if self.here.get(name) != there.get(name)}
 
-    def take(self, branch: str, *, force: bool) -> bool:
-        """Whether it is taken."""
+    def take(self, branch, *, force):
         if self.conflicts(branch) and not force:
             return False
         there = self.there[branch]
@@ -58,7 +54,7 @@ class Model:
         self.known, self.branch = dict(there), branch
         return True
 
-    def commit(self) -> set[str] | None:
+    def commit(self):
         """The conflicts; None when there is nothing to commit."""
         there = self.there[self.branch]
         changed = self.changed(self.here)
@@ -71,14 +67,14 @@ class Model:
         return set() if new else None
 
 
-def put(files: Files, name: str, text: str | None) -> None:
+def put(files, name, text):
     if text is None:
         files.pop(name, None)
     else:
         files[name] = text
 
 
-def read(folder: Path) -> Files:
+def read(folder):
     return {name: (folder / name).read_text() for name in NAMES if (folder / name).exists()}
 
 

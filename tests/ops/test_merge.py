@@ -1,15 +1,12 @@
 """Merges: every row of the merge table, and the heads that a caller is shown before they are followed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakeops import Lake, Repository, Split, Strategy
+from lakeops import Split, Strategy
 from lakeops.model.errors import MergeConflict
 
 X = None
@@ -37,14 +34,14 @@ NEIGHBOURS = {"0/_SUCCESS": "A", "m/_SUCCESS": "A", "z/_SUCCESS": "B"}
 """Objects with the same contents as the path under test, at other paths."""
 
 
-def expected(row: tuple[str | None, ...], strategy: Strategy | None) -> str | None:
+def expected(row, strategy):
     _, source, destination, result = row
     if result != CONFLICT or strategy is None:
         return result
     return source if strategy is Strategy.SOURCE_WINS else destination
 
 
-def write_files(repo: Repository, branch: str, files: dict[str, str | None]) -> None:
+def write_files(repo, branch, files):
     handle = repo.branch(branch)
     there = {item.path for item in handle.list()}
     with handle.batch() as batch:
@@ -57,7 +54,7 @@ def write_files(repo: Repository, branch: str, files: dict[str, str | None]) -> 
 
 
 @pytest.mark.parametrize("strategy", [None, *Strategy])
-def test_each_row_alone(repo: Repository, strategy: Strategy | None, contents) -> None:
+def test_each_row_alone(repo, strategy, contents):
     for number, row in enumerate(TABLE):
         base, source, destination, _ = row
         name = f"row{number}"
@@ -83,7 +80,7 @@ def test_each_row_alone(repo: Repository, strategy: Strategy | None, contents) -
 @pytest.mark.parametrize("strategy", [None, *Strategy])
 @pytest.mark.parametrize("split", [Split(1, 1, 1), Split(2, 3, 5), Split(100, 100, 1000)], ids=str)
 @pytest.mark.parametrize("copies", [4, pytest.param(8, marks=pytest.mark.slow)])
-def test_all_rows_at_once_many_times_over(lake: Lake, strategy: Strategy | None, split: Split, copies: int, contents):
+def test_all_rows_at_once_many_times_over(lake, strategy, split, copies, contents):
     """Rows spread over several ranges: each appears several times, conflicting ones reported together."""
     repo = lake.create_repository("spread", split=split)
     rows = {f"{copy}/{number:02}": row for copy, (number, row) in product(range(copies), enumerate(TABLE))}
@@ -107,11 +104,11 @@ def test_all_rows_at_once_many_times_over(lake: Lake, strategy: Strategy | None,
 
 
 class Stop(Exception):
-    """What the caller raises."""
+    """The error that the caller raises."""
 
 
 @pytest.fixture
-def heads(lake: Lake) -> Repository:
+def heads(lake):
     heads = lake.create_repository("heads")
     heads.branch("main").put("a", b"1")
     heads.branch("main").commit("add a")
@@ -120,7 +117,7 @@ def heads(lake: Lake) -> Repository:
     return heads
 
 
-def source_url(tmp_path: Path) -> str:
+def source_url(tmp_path):
     (tmp_path / "source_url").mkdir(exist_ok=True)
     (tmp_path / "source_url" / "x").write_text("x")
     return f"file://{tmp_path}/source_url"
@@ -135,11 +132,11 @@ VERBS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_head_is_shown_before_it_is_followed(heads: Repository, tmp_path: Path, verb: str) -> None:
+def test_each_head_is_shown_before_it_is_followed(heads, tmp_path, verb):
     heads.create_tag("add-a", "main")
     seen: list[str] = []
 
-    def stop(_: str) -> None:
+    def stop(_):
         raise Stop
 
     before = heads.branch("main").commit_id
@@ -147,7 +144,7 @@ def test_each_head_is_shown_before_it_is_followed(heads: Repository, tmp_path: P
         VERBS[verb](heads, tmp_path, on_head=stop)
     assert heads.branch("main").commit_id == before
 
-    def meanwhile(head: str) -> None:
+    def meanwhile(head):
         seen.append(head)
         if len(seen) == 1:
             heads.branch("main").put("meanwhile", b"1")

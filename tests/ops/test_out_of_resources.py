@@ -1,25 +1,17 @@
 """Memory and descriptors that run out, at each effect of a verb, in Python and on the command line."""
 
-from __future__ import annotations
-
 import errno
 import html
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.errors import has_kind
+from support.errors import raising
 
 from lakeops import Lake, Repository, Settings
 from lakeops.cli.app import app
-from lakeops.model.errors import (
-    InvalidInput,
-    LakeopsError,
-    Transient,
-    out_of_resources,
-)
+from lakeops.model.errors import InvalidInput, LakeopsError, out_of_resources
 from lakeops.testing import Faults, open_faulty
 
 ERRORS = [
@@ -31,7 +23,7 @@ ERRORS = [
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path):
     chosen = Settings.load(home=tmp_path / "home", fsync=False)
     with Lake.open(settings=chosen) as lake:
         repo = lake.create_repository("shop")
@@ -55,8 +47,8 @@ VERBS: dict[str, Callable[[Lake], object]] = {
 }
 
 
-def failing(error: Exception) -> Callable[..., None]:
-    def fail(*_args: object, **_options: object) -> None:
+def failing(error):
+    def fail(*_args, **_options):
         raise error
 
     return fail
@@ -67,9 +59,7 @@ each_error = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(err
 
 @each_error
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_effect_that_lacks_resources_ends_in_an_error_of_lakeops(
-    settings: Settings, verb: str, error: Exception
-) -> None:
+def test_each_effect_that_lacks_resources_ends_in_an_error_of_lakeops(settings, verb, error):
     faults = Faults()
     with open_faulty(settings, faults) as lake:
         faults.revive()
@@ -89,14 +79,14 @@ def test_each_effect_that_lacks_resources_ends_in_an_error_of_lakeops(
 
 
 @each_error
-def test_opening_a_lake_says_it(settings: Settings, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_a_lake_says_it(settings, error, monkeypatch):
     monkeypatch.setattr("lakeops.lake.connection.open_catalog", failing(error))
-    with pytest.raises(Transient, check=has_kind("out_of_resources")):
+    with raising("out_of_resources"):
         Lake.open(settings=settings)
 
 
 @each_error
-def test_a_page_says_it(settings: Settings, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_says_it(settings, error, monkeypatch):
     pytest.importorskip("starlette")
     from starlette.testclient import TestClient
 
@@ -115,9 +105,7 @@ def test_a_page_says_it(settings: Settings, error: Exception, monkeypatch: pytes
 
 
 @each_error
-def test_the_command_line_says_it_in_one_line(
-    settings: Settings, error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_says_it_in_one_line(settings, error, monkeypatch, capsys):
     monkeypatch.setenv("LAKEOPS_HOME", str(settings.home))
     monkeypatch.setattr("lakeops.ops.commit.commit", failing(error))
     with pytest.raises(SystemExit) as left:
@@ -128,7 +116,7 @@ def test_the_command_line_says_it_in_one_line(
     assert "Traceback" not in said.err
 
 
-def test_an_import_without_a_descriptor_is_told_from_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_without_a_descriptor_is_told_from_a_missing_package(monkeypatch):
     missing = ModuleNotFoundError("No module named 'nothing'")
     assert out_of_resources(missing) is None
     assert out_of_resources(InvalidInput("x")) is None

@@ -1,13 +1,10 @@
 """Outputs: a folder that an engine writes is staged in one step, beside other writers and by tasks that run again."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,19 +12,16 @@ import pytest
 from support.scenes import table
 from support.soundness import assert_sound
 
-from lakeops import Branch, Lake, Repository
 from lakeops.model import errors
 from lakeops.model.errors import InvalidInput, PathTaken
-from lakeops.ops.output import OnCollision, Output
 from lakeops.store.local import LocalStore
-from lakeops.testing import Faults, ManualClock
 
 
-def write(url: str, name: str, text: str) -> None:
+def write(url, name, text):
     Path(urlsplit(url).path, name).write_text(text)
 
 
-def test_output_replaces_a_prefix_in_one_step(repo: Repository, fill, contents) -> None:
+def test_output_replaces_a_prefix_in_one_step(repo, fill, contents):
     fill(repo, "main", **{"events/day=1/old": "1", "events/day=2/kept": "2"})
     main = repo.branch("main")
     main.put("events/day=1/staged", b"3")
@@ -59,10 +53,10 @@ def test_output_replaces_a_prefix_in_one_step(repo: Repository, fill, contents) 
         ({"content_type": "text/html\r\nSet-Cookie: x"}, "'t/a': content type"),
     ],
 )
-def test_what_a_store_says_of_an_output_is_checked(repo: Repository, monkeypatch, told, says: str) -> None:
+def test_what_a_store_says_of_an_output_is_checked(repo, monkeypatch, told, says):
     listed = LocalStore.list
 
-    def odd(self: LocalStore, *args: Any, **given: Any) -> Any:
+    def odd(self, *args, **given):
         return (replace(item, **told) for item in listed(self, *args, **given))
 
     with pytest.raises(errors.InvalidInput, match=says), repo.branch("main").output("t/") as url:
@@ -71,7 +65,7 @@ def test_what_a_store_says_of_an_output_is_checked(repo: Repository, monkeypatch
     assert list(repo.branch("main").uncommitted()) == []
 
 
-def test_the_same_output_again_is_no_change(repo: Repository) -> None:
+def test_the_same_output_again_is_no_change(repo):
     main = repo.branch("main")
     for _ in range(2):
         with main.output("t/") as url:
@@ -81,7 +75,7 @@ def test_the_same_output_again_is_no_change(repo: Repository) -> None:
     assert len(list(repo.log("main"))) == 2
 
 
-def test_an_output_without_files_is_refused_unless_that_is_meant(repo: Repository, fill, contents) -> None:
+def test_an_output_without_files_is_refused_unless_that_is_meant(repo, fill, contents):
     fill(repo, "main", **{"t/old": "1", "other": "2"})
     main = repo.branch("main")
     with pytest.raises(errors.ObjectNotFound, match=r"'t/' by nothing.*allow_empty=True"), main.output("t/"):
@@ -98,7 +92,7 @@ def test_an_output_without_files_is_refused_unless_that_is_meant(repo: Repositor
     assert contents(repo, "main") == {"other": "2"}
 
 
-def test_an_output_whose_files_are_named_may_have_none(repo: Repository, fill, contents) -> None:
+def test_an_output_whose_files_are_named_may_have_none(repo, fill, contents):
     """An engine that says which files it has written says also that there are none."""
     fill(repo, "main", **{"t/old": "1"})
     main = repo.branch("main")
@@ -106,7 +100,7 @@ def test_an_output_whose_files_are_named_may_have_none(repo: Repository, fill, c
     assert contents(repo, "main") == {}
 
 
-def test_a_file_beside_the_directory_is_no_silent_loss(repo: Repository) -> None:
+def test_a_file_beside_the_directory_is_no_silent_loss(repo):
     """Without the slash the directory stays empty, and ``replace`` would empty the prefix."""
     main = repo.branch("main")
     main.put("t/kept", b"kept")
@@ -122,7 +116,7 @@ def test_a_file_beside_the_directory_is_no_silent_loss(repo: Repository) -> None
 
 
 @pytest.mark.parametrize("name", ["part-0", "region=x/part-0", "a/b/c/part-0", "ö x/part-0"])
-def test_the_folder_of_a_file_is_there(repo: Repository, name: str) -> None:
+def test_the_folder_of_a_file_is_there(repo, name):
     main = repo.branch("main")
     with main.output("t/") as url:
         Path(url.file(name).removeprefix("file://")).write_bytes(b"1")
@@ -130,12 +124,12 @@ def test_the_folder_of_a_file_is_there(repo: Repository, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../part-0", "a/../../part-0", "./part-0"])
-def test_a_file_outside_of_the_output_is_refused(repo: Repository, name: str) -> None:
+def test_a_file_outside_of_the_output_is_refused(repo, name):
     with pytest.raises(errors.InvalidPath), repo.branch("main").output("t/") as url:
         url.file(name)
 
 
-def test_a_failed_output_stages_nothing(lake: Lake, repo: Repository) -> None:
+def test_a_failed_output_stages_nothing(lake, repo):
     main = repo.branch("main")
     with pytest.raises(ZeroDivisionError), main.output("t/") as url:
         write(url, "part", "x")
@@ -144,32 +138,26 @@ def test_a_failed_output_stages_nothing(lake: Lake, repo: Repository) -> None:
     assert lake.catalog.retention.roots("repo").uploads == {}
 
 
-def test_an_output_of_a_deleted_branch_is_refused(repo: Repository) -> None:
+def test_an_output_of_a_deleted_branch_is_refused(repo):
     repo.create_branch("dev")
     with pytest.raises(errors.RefNotFound), repo.branch("dev").output("t/") as url:
         write(url, "part", "x")
         repo.delete_branch("dev")
 
 
-def test_names_that_urls_spell_otherwise(repo: Repository) -> None:
+def test_names_that_urls_spell_otherwise(repo):
     main = repo.branch("main")
     with main.output("t") as url:
         write(url, "a b%41é.csv", "odd")
     assert main.read("t/a b%41é.csv") == b"odd"
     shown = main.stat("t/a b%41é.csv").physical_address
     assert main.entries().read_all()["physical_address"].to_pylist() == [shown]
-    assert Path(url2path(shown)).read_text() == "odd"
+    assert Path(url2pathname(urlsplit(shown).path)).read_text() == "odd"
     main.stage(table({"again": shown}, size_bytes=[3]))
     assert main.read("again") == b"odd"
 
 
-def url2path(url: str) -> str:
-    from urllib.request import url2pathname
-
-    return url2pathname(urlsplit(url).path)
-
-
-def test_what_was_deleted_stays_deleted_when_its_prefix_is_replaced(repo: Repository, fill, contents) -> None:
+def test_what_was_deleted_stays_deleted_when_its_prefix_is_replaced(repo, fill, contents):
     fill(repo, "main", **{"a/1": "1", "a/2": "2"})
     main = repo.branch("main")
     main.delete("a/1")
@@ -178,14 +166,13 @@ def test_what_was_deleted_stays_deleted_when_its_prefix_is_replaced(repo: Reposi
     assert contents(repo, "main") == {"a/3": "3"}
 
 
-def appended(branch: Branch, text: str, name: str = "part-0.csv", **options: Any) -> None:
-    """Append one file to the table ``t/``."""
+def appended(branch, text, name="part-0.csv", **options):
     with branch.output("t/", mode="append", **options) as url:
         write(url, name, text)
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_append_refuses_a_path_that_is_taken(repo: Repository, lake: Lake, committed: bool) -> None:
+def test_an_append_refuses_a_path_that_is_taken(repo, lake, committed):
     main = repo.branch("main")
     appended(main, "1")
     if committed:
@@ -204,7 +191,7 @@ def test_an_append_refuses_a_path_that_is_taken(repo: Repository, lake: Lake, co
     assert lake.catalog.retention.roots("repo").uploads == {}
 
 
-def test_an_append_may_rename_or_overwrite(repo: Repository) -> None:
+def test_an_append_may_rename_or_overwrite(repo):
     main = repo.branch("main")
     appended(main, "1")
     appended(main, "2", on_collision="rename")
@@ -218,7 +205,7 @@ def test_an_append_may_rename_or_overwrite(repo: Repository) -> None:
         appended(main, "4", on_collision="merge")
 
 
-def test_an_append_takes_a_path_that_was_deleted_or_holds_the_same(repo: Repository) -> None:
+def test_an_append_takes_a_path_that_was_deleted_or_holds_the_same(repo):
     main = repo.branch("main")
     appended(main, "1")
     main.commit("first")
@@ -230,7 +217,7 @@ def test_an_append_takes_a_path_that_was_deleted_or_holds_the_same(repo: Reposit
 
 
 @pytest.mark.parametrize("on_collision", ["refuse", "rename"])
-def test_what_was_committed_can_be_appended_any_number_of_times(repo: Repository, on_collision: str) -> None:
+def test_what_was_committed_can_be_appended_any_number_of_times(repo, on_collision):
     main = repo.branch("main")
     for number in range(4):
         appended(main, "the same", on_collision=on_collision)
@@ -240,33 +227,33 @@ def test_what_was_committed_can_be_appended_any_number_of_times(repo: Repository
 
 
 @pytest.fixture
-def lake(faulty_lake: Lake) -> Lake:
+def lake(faulty_lake):
     return faulty_lake
 
 
 @pytest.fixture
-def meanwhile(faults: Faults) -> Callable[[Callable[[], object]], None]:
+def meanwhile(faults):
     """Does something when the next rows have been worked out, before they are staged."""
     return lambda act: faults.hook("put_staged", action=lambda _: act())
 
 
-def replace_folder(branch: Branch, name: str, *names: str) -> None:
+def replace_folder(branch, name, *names):
     with branch.output("t/") as url:
         for file in names or (f"part-{name}-0", f"part-{name}-1"):
             Path(urlsplit(url).path, file).write_text(name)
 
 
-def opened_with(branch: Branch, name: str) -> Output:
+def opened_with(branch, name):
     output = branch.open_output("t/")
     output.store.put(output.address + name, name.encode())
     return output
 
 
-def shown(branch: Branch) -> dict[str, str]:
+def shown(branch):
     return {item.path.removeprefix("t/"): branch.read(item.path).decode() for item in branch.list("t/")}
 
 
-def test_of_two_that_replace_a_folder_one_stays(repo: Repository, meanwhile) -> None:
+def test_of_two_that_replace_a_folder_one_stays(repo, meanwhile):
     main = repo.branch("main")
     main.put("t/old", b"old")
     main.commit("old")
@@ -276,7 +263,7 @@ def test_of_two_that_replace_a_folder_one_stays(repo: Repository, meanwhile) -> 
     assert shown(main) == {"part-1": "part-1"}, "the rows of the other one would be there beside these"
 
 
-def test_of_two_that_need_an_empty_folder_one_is_refused(repo: Repository, meanwhile) -> None:
+def test_of_two_that_need_an_empty_folder_one_is_refused(repo, meanwhile):
     main = repo.branch("main")
     one, other = opened_with(main, "part-1"), opened_with(main, "part-2")
     meanwhile(lambda: main.link_output(other, empty=True))
@@ -285,7 +272,7 @@ def test_of_two_that_need_an_empty_folder_one_is_refused(repo: Repository, meanw
     assert shown(main) == {"part-2": "part-2"}
 
 
-def test_an_output_beside_a_deletion_is_there_in_whole_or_not_at_all(repo: Repository, meanwhile) -> None:
+def test_an_output_beside_a_deletion_is_there_in_whole_or_not_at_all(repo, meanwhile):
     main = repo.branch("main")
     main.put("t/part-0", b"old")
     main.commit("old")
@@ -294,7 +281,7 @@ def test_an_output_beside_a_deletion_is_there_in_whole_or_not_at_all(repo: Repos
     assert shown(main) == {}
 
 
-def test_writers_of_one_folder_leave_the_files_of_one(lake_of_threads: Lake) -> None:
+def test_writers_of_one_folder_leave_the_files_of_one(lake_of_threads):
     main = lake_of_threads.create_repository("repo").branch("main")
     with ThreadPoolExecutor(3) as pool:
         for turn in range(8):
@@ -305,7 +292,7 @@ def test_writers_of_one_folder_leave_the_files_of_one(lake_of_threads: Lake) -> 
             assert found.keys() == {f"part-{value}-{number}" for value in found.values() for number in (0, 1)}
 
 
-def append(branch: Branch, key: str | None, *names: str, collide: OnCollision = "refuse", text: str = "") -> None:
+def append(branch, key, *names, collide="refuse", text=""):
     with branch.output("t/", "append", collide, idempotency_key=key) as url:
         for name in names:
             Path(urlsplit(url).path, name).write_text(text or name)
@@ -313,9 +300,7 @@ def append(branch: Branch, key: str | None, *names: str, collide: OnCollision = 
 
 @pytest.mark.parametrize("collide", ["refuse", "rename", "overwrite"])
 @pytest.mark.parametrize("published", [False, True])
-def test_what_a_task_appends_again_takes_the_place_of_what_it_appended(
-    repo: Repository, contents, collide: OnCollision, published: bool
-) -> None:
+def test_what_a_task_appends_again_takes_the_place_of_what_it_appended(repo, contents, collide, published):
     """Engines name their files at random, so the rows of a second run would be there beside those of the first."""
     main = repo.branch("main")
     main.put("t/there", b"there")
@@ -336,7 +321,7 @@ def test_what_a_task_appends_again_takes_the_place_of_what_it_appended(
     }  # fmt: skip
 
 
-def test_an_append_under_a_key_replaces_nothing_of_others(repo: Repository, meanwhile) -> None:
+def test_an_append_under_a_key_replaces_nothing_of_others(repo, meanwhile):
     main = repo.branch("main")
     append(main, "key", "a")
     main.put("t/b", b"theirs")
@@ -355,7 +340,7 @@ def test_an_append_under_a_key_replaces_nothing_of_others(repo: Repository, mean
         append(main, "", "d")
 
 
-def test_tries_of_one_task_add_their_rows_once(lake_of_threads: Lake) -> None:
+def test_tries_of_one_task_add_their_rows_once(lake_of_threads):
     main = lake_of_threads.create_repository("repo").branch("main")
     with ThreadPoolExecutor(3) as pool:
         for turn in range(4):
@@ -363,7 +348,7 @@ def test_tries_of_one_task_add_their_rows_once(lake_of_threads: Lake) -> None:
             assert len(shown(main)) == turn + 1
 
 
-def test_what_is_written_under_a_key_is_collected_when_nobody_needs_it(repo: Repository, clock: ManualClock) -> None:
+def test_what_is_written_under_a_key_is_collected_when_nobody_needs_it(repo, clock):
     main = repo.branch("main")
     append(main, "key", "a")
     append(main, "key", "b")
@@ -379,7 +364,7 @@ def test_what_is_written_under_a_key_is_collected_when_nobody_needs_it(repo: Rep
 
 
 @pytest.mark.parametrize("collide", ["refuse", "rename"])
-def test_appends_beside_one_another_do_not_start_over(repo: Repository, faults: Faults, meanwhile, collide) -> None:
+def test_appends_beside_one_another_do_not_start_over(repo, faults, meanwhile, collide):
     main = repo.branch("main")
     meanwhile(lambda: append(main, None, "theirs", collide=collide))
     append(main, None, "mine", "mine-too", collide=collide)
@@ -387,7 +372,7 @@ def test_appends_beside_one_another_do_not_start_over(repo: Repository, faults: 
     assert faults.counts["put_staged"] == 2
 
 
-def test_of_two_appends_of_one_path_one_is_refused(repo: Repository, meanwhile) -> None:
+def test_of_two_appends_of_one_path_one_is_refused(repo, meanwhile):
     """The second one has looked at the branch before the first one stages its file."""
     main = repo.branch("main")
     meanwhile(lambda: append(main, None, "part", text="first"))

@@ -1,9 +1,7 @@
 """One rule for all verbs: no repository in another one's place, and no link to what another one manages."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,14 +9,14 @@ from support.mirrors import open_lake
 from support.scenes import SPLIT, table, tree
 from support.soundness import assert_sound
 
-from lakeops import Lake, Repository
+from lakeops import Lake
 from lakeops.catalog.open import open_catalog
 from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import AlreadyExists, InvalidInput, NamespaceTaken, PreconditionFailed
 from lakeops.ops.mirror.replicate import replicate
 from lakeops.store import layout
 from lakeops.store.open import Stores, StoreSettings, above, lies_in, overlap, real_place, same_server
-from lakeops.testing import Faults, ManualClock
+from lakeops.testing import Faults
 
 PLACES = {
     "the same": "outer",
@@ -42,43 +40,43 @@ SPELLINGS: dict[str, Callable[[Path, str], str]] = {
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
+def base(tmp_path):
     (tmp_path / "place").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "place")
     return tmp_path
 
 
 @pytest.fixture
-def lake(base: Path, clock: ManualClock) -> Iterator[Lake]:
+def lake(base, clock):
     with open_lake(base / "lake", clock) as opened:
         yield opened
 
 
 @pytest.fixture
-def other(base: Path, clock: ManualClock) -> Iterator[Lake]:
+def other(base, clock):
     """Another lake, whose catalog knows nothing of the first one's repositories."""
     with open_lake(base / "other", clock) as opened:
         yield opened
 
 
 @pytest.fixture
-def outer(lake: Lake, base: Path) -> Repository:
+def outer(lake, base):
     repo = lake.create_repository("outer", f"file://{base}/place/outer", split=SPLIT)
     repo.branch("main").put("a", b"1")
     repo.branch("main").commit("one")
     return repo
 
 
-def create(lake: Lake, place: str) -> None:
+def create(lake, place):
     lake.create_repository("second", place, split=SPLIT)
 
 
-def mirror(lake: Lake, place: str) -> None:
+def mirror(lake, place):
     origin = lake.create_repository("origin", split=SPLIT)
     lake.create_mirror("second", place, source=lake, source_repository=origin.id)
 
 
-def copy(lake: Lake, place: str) -> None:
+def copy(lake, place):
     origin = lake.create_repository("origin", split=SPLIT)
     lake.replicate(origin.storage_namespace, place, delete=True, force=True)
 
@@ -86,7 +84,7 @@ def copy(lake: Lake, place: str) -> None:
 VERBS = {"create": create, "mirror": mirror, "replicate": copy}
 
 
-def everything(base: Path) -> dict[str, bytes]:
+def everything(base):
     return {str(path): path.read_bytes() for path in sorted((base / "place").rglob("*")) if path.is_file()}
 
 
@@ -127,7 +125,7 @@ def test_a_repository_in_another_ones_place_is_left_alone_by_copies(lake, outer,
     assert destination.get("data/inner/data/2026010100/x") == b"theirs"
 
 
-def test_a_place_whose_creation_lost_its_name_is_free(lake: Lake, base: Path) -> None:
+def test_a_place_whose_creation_lost_its_name_is_free(lake, base):
     create = lake.catalog.repositories.create_repository
 
     def overtaken(*given, **more):
@@ -156,7 +154,7 @@ def test_of_two_that_are_created_at_once_in_each_other_at_most_one_is_made(lake,
         mine_lake = Lake(lake.catalog, lake.settings, stores=stores)
         made: list[str] = []
 
-        def race(_call: object, inner: str = inner, number: int = number, made: list[str] = made) -> None:
+        def race(_call, inner=inner, number=number, made=made):
             made.append(other.create_repository(f"theirs-{number}", inner).id)
 
         faults.hook("put", prefix=layout.CLAIM, action=race)
@@ -178,13 +176,11 @@ def test_of_two_that_create_the_same_at_once_the_later_one_is_told_so(lake, base
 
 
 # --- what may be linked ---
-
-
-def link(repo: Repository, address: str) -> None:
+def link(repo, address):
     repo.branch("main").stage(table({"p": address}))
 
 
-def take(repo: Repository, address: str) -> None:
+def take(repo, address):
     repo.branch("main").import_objects(address.rstrip("/").rpartition("/")[0], "p", "taken")
 
 
@@ -244,8 +240,6 @@ def test_what_lies_beside_a_repository_is_linked(lake, outer, base):
 
 
 # --- the catalog alone, and how places compare ---
-
-
 def test_the_catalog_itself_refuses_what_overlaps(tmp_path, clock):
     """Whatever its callers looked at: two of them may be at it at once."""
     from support.catalogs import create as insert

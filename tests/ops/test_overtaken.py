@@ -1,7 +1,5 @@
 """A verb that garbage collection overtakes says *expired*; *missing* is said of live commits alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +9,6 @@ from support.scenes import SPLIT, root
 
 from lakeops import Lake, Repository
 from lakeops.model.errors import CommitExpired, ObjectNotFound
-from lakeops.testing import Faults, ManualClock
 
 Act = Callable[[Repository, str], Any]
 
@@ -32,12 +29,12 @@ VERBS: dict[str, Act] = {
 
 
 @pytest.fixture
-def repo(faulty_lake: Lake) -> Repository:
+def repo(faulty_lake):
     return faulty_lake.create_repository("repo", split=SPLIT)
 
 
 @pytest.fixture
-def old(repo: Repository, clock: ManualClock) -> str:
+def old(repo, clock):
     """A commit that no branch has any more, a mark away from expiry; ``main`` has moved on."""
     main = repo.branch("main")
     with main.batch() as batch:
@@ -55,16 +52,16 @@ def old(repo: Repository, clock: ManualClock) -> str:
     return old
 
 
-def fresh(repo: Repository) -> Lake:
+def fresh(repo):
     """A lake that remembers no files, over the same catalog and stores."""
-    return Lake(repo._ctx.catalog, repo._ctx.settings, stores=repo._ctx.stores)
+    return Lake(repo._ctx.catalog, repo._ctx.settings, stores=repo._ctx.stores())
 
 
-def lose(repo: Repository, key: str) -> None:
+def lose(repo, key):
     (root(repo) / key).unlink()
 
 
-def files_of(repo: Repository, commit_id: str, kind: str) -> list[str]:
+def files_of(repo, commit_id, kind):
     """The keys of metadata files that this commit has and ``main`` has not."""
     here, there = (repo._ctx.metarange(repo.ref(ref).commit) for ref in (commit_id, "main"))
     if kind == "metarange":
@@ -74,12 +71,10 @@ def files_of(repo: Repository, commit_id: str, kind: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["metarange", "range"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_that_is_overtaken_says_expired(
-    repo: Repository, old: str, faults: Faults, verb: str, kind: str
-) -> None:
+def test_a_verb_that_is_overtaken_says_expired(repo, old, faults, verb, kind):
     keys = files_of(repo, old, kind)
 
-    def collect(_: object) -> None:
+    def collect(_):
         """The commit expires and its files go, just before the first of them is read."""
         expire_commits(repo._ctx.catalog, "repo", [old])
         for key in keys:
@@ -93,14 +88,14 @@ def test_a_verb_that_is_overtaken_says_expired(
 
 @pytest.mark.parametrize("kind", ["metarange", "range"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_file_of_live_commits_that_is_missing_is_missing(repo: Repository, old: str, verb: str, kind: str) -> None:
+def test_a_file_of_live_commits_that_is_missing_is_missing(repo, old, verb, kind):
     for key in files_of(repo, old, kind):
         lose(repo, key)
     with pytest.raises(ObjectNotFound, match="run `lakeops fsck`"):
         VERBS[verb](fresh(repo).repository("repo"), old)
 
 
-def test_what_a_merge_did_is_told_without_what_has_expired(repo: Repository, old: str) -> None:
+def test_what_a_merge_did_is_told_without_what_has_expired(repo, old):
     first = repo.merge(old, "main", idempotency_key="k")
     assert first.summary.changed == 3
     (lost,) = {parent for parent in repo.ref("main").commit.parents if parent != old}

@@ -1,22 +1,19 @@
 """One catalog may delete in a storage namespace: copies, restored ones and other lakes may not."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 import pytest
 from services.postgres import fresh_database
 from support.copies import copied_file, dropped, dump_of, dumped_file, open_at, pass_for, sqlite_url, template_of
-from support.errors import has_kind
+from support.errors import raising
 from support.faulty_catalog import ALL_EFFECTS
 from support.scenes import SPLIT, tree
 from support.soundness import assert_sound
 
-from lakeops import Lake, Repository
+from lakeops import Lake
 from lakeops.model.errors import (
     AlreadyExists,
     LakeopsError,
@@ -28,12 +25,12 @@ from lakeops.model.errors import (
 from lakeops.model.marks import read_owner
 from lakeops.ops.owner import renew_lease
 from lakeops.store import layout
-from lakeops.testing import Call, Crash, Faults, ManualClock
+from lakeops.testing import Crash, Faults, ManualClock
 
 Open = Callable[..., Lake]
 
 
-def fill(repo: Repository, clock: ManualClock, text: str = "prod", days: float = 9) -> None:
+def fill(repo, clock, text="prod", days=9):
     """Two commits of which the rules keep one, longer ago than moves can be taken back."""
     main = repo.branch("main")
     for number in range(6):
@@ -48,16 +45,14 @@ def fill(repo: Repository, clock: ManualClock, text: str = "prod", days: float =
 
 
 @pytest.fixture
-def production(opened: Open, tmp_path: Path, clock: ManualClock) -> Repository:
+def production(opened, tmp_path, clock):
     repo = opened(sqlite_url(tmp_path / "home")).create_repository("flights", split=SPLIT)
     fill(repo, clock)
     return repo
 
 
 @pytest.fixture(params=["cp", "sqlite dump", "template", "pg_dump"])
-def copies(
-    request, tmp_path: Path, postgres_socket: str, opened: Open, clock: ManualClock
-) -> Iterator[tuple[Lake, Lake]]:
+def copies(request, tmp_path, postgres_socket, opened, clock):
     """Production with a repository and a mark that was not swept, and a copy of its catalog."""
     home = tmp_path / "home"
     with ExitStack() as stack:
@@ -76,7 +71,7 @@ def copies(
             yield production, staging
 
 
-def objects(repo: Repository) -> set[str]:
+def objects(repo):
     return {item.key for item in repo._ctx.store.list(layout.DATA)}
 
 
@@ -93,7 +88,7 @@ def test_a_copy_neither_marks_nor_sweeps_until_it_adopts(copies, clock):
         lambda: staging.gc.sweep(pending.id),
         lambda: staging.gc.sweep(pending.id, force=True),
     ):
-        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")) as refused:
+        with raising("not_the_owner") as refused:
             attempt()
         assert copies[0].catalog.repositories.identity().shown in refused.value.message
         assert "lakeops repo adopt lakefs://flights" in refused.value.message
@@ -115,20 +110,20 @@ def test_whoever_adopted_last_deletes_and_the_other_one_stops(copies, clock):
     assert taken.before.identity.shown == copies[0].catalog.repositories.identity().shown
     assert staging.adopt().owner == taken.owner
     for attempt in (production.gc.mark, lambda: production.gc.sweep(before.id)):
-        with pytest.raises(PreconditionFailed, match="epoch 2", check=has_kind("not_the_owner")):
+        with raising("not_the_owner", "epoch 2"):
             attempt()
     shown = tree(staging, "main")
     assert staging.gc.sweep(staging.gc.mark().id).deleted > 0
     assert tree(staging, "main") == shown
     assert_sound(staging, data=True)
     assert production.adopt().owner.epoch == 3
-    with pytest.raises(PreconditionFailed, match="epoch 3", check=has_kind("not_the_owner")):
+    with raising("not_the_owner", "epoch 3"):
         staging.gc.mark()
     production.gc.sweep(production.gc.mark().id)
 
 
 @pytest.fixture
-def clones(tmp_path: Path, clock: ManualClock) -> Iterator[tuple[Lake, Lake]]:
+def clones(tmp_path, clock):
     """Production, and a copy of the whole machine: nothing in the catalogs or around them tells the two apart."""
     home = tmp_path / "home"
     with open_at(home, sqlite_url(home), clock) as lake:
@@ -147,10 +142,10 @@ def test_of_two_clones_the_first_that_marks_is_the_owner(clones, first, clock):
     clock.advance(days=3)
     shown = tree(owner, "main")
     mark = owner.gc.mark()
-    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+    with raising("not_the_owner"):
         other.gc.mark()
     owner.gc.sweep(mark.id)
-    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+    with raising("not_the_owner"):
         other.gc.mark()
     assert tree(owner, "main") == shown
     assert {finding.kind for finding in other.fsck() if finding.severity == "warning"} == {"owner_mismatch"}
@@ -166,7 +161,7 @@ def test_clones_that_mark_at_once(clones):
         assert [error.kind for error in done if error is not None] == ["not_the_owner"]
 
 
-def _outcome(act: Callable[[], object]) -> LakeopsError | None:
+def _outcome(act):
     try:
         act()
     except LakeopsError as error:
@@ -193,10 +188,10 @@ def test_a_sweep_stops_when_another_catalog_adopts(clones, clock, tmp_path, monk
         assert mark.rows > 4
         faults.hook("delete", prefix="data/", when="after", action=lambda _: heir.adopt())
         there = objects(heir)
-        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+        with raising("not_the_owner"):
             repo.gc.sweep(mark.id, force=True)
         assert len(there - objects(heir)) == 2
-        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+        with raising("not_the_owner"):
             repo.gc.sweep(mark.id, force=True)
     shown = tree(heir, "main")
     heir.gc.sweep(heir.gc.mark().id)
@@ -209,7 +204,7 @@ def test_a_mark_is_not_finished_once_another_catalog_adopted(clones, clock, tmp_
     with open_at(tmp_path / "home", sqlite_url(tmp_path / "home"), clock, faults) as lake:
         repo, heir = lake.repository("flights"), clones[1].repository("flights")
         faults.hook(moment, prefix="" if moment == "begin_mark" else layout.GC, action=lambda _: heir.adopt())
-        with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+        with raising("not_the_owner"):
             repo.gc.mark()
         assert not [mark for mark in repo.gc.marks() if mark.state == "marked"]
 
@@ -222,7 +217,7 @@ def test_a_moved_catalog_adopts(opened, tmp_path, clock):
     for file in home.glob("catalog.db*"):
         file.unlink()
     repo = moved.repository("flights")
-    with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+    with raising("not_the_owner"):
         repo.gc.mark()
     repo.adopt()
     assert repo.gc.sweep(repo.gc.mark().id).deleted > 0
@@ -238,9 +233,7 @@ def test_without_a_record_nothing_is_deleted(production, damage):
     else:
         store.put(key, b"" if damage == "empty" else b"{")
     for attempt in (production.gc.mark, lambda: production.gc.sweep(mark.id)):
-        with pytest.raises(
-            PreconditionFailed, match="no owner record that can be read", check=has_kind("not_the_owner")
-        ):
+        with raising("not_the_owner", "no owner record that can be read"):
             attempt()
     assert {finding.kind for finding in production.fsck() if finding.severity == "warning"} == {"owner_missing"}
     assert production.adopt().owner.epoch == 1
@@ -279,8 +272,6 @@ def test_no_message_holds_a_password(copies):
 
 
 # --- adopting and creating, killed at every effect ---
-
-
 def test_adopting_is_killed_at_every_effect_and_run_again(tmp_path, clock):
     home = tmp_path / "home"
     with open_at(home, sqlite_url(home), clock) as lake:
@@ -304,7 +295,7 @@ def test_adopting_is_killed_at_every_effect_and_run_again(tmp_path, clock):
             ours = [again.repository("flights").owner()[1], before.repository("flights").owner()[1]]
             assert ours.count(True) == 1
             again.repository("flights").adopt()
-            with pytest.raises(PreconditionFailed, check=has_kind("not_the_owner")):
+            with raising("not_the_owner"):
                 before.repository("flights").gc.mark()
             again.repository("flights").gc.mark()
         effect, when = (effect, "after") if when == "before" else (effect + 1, "before")
@@ -349,7 +340,7 @@ def test_creating_is_killed_at_every_effect(tmp_path, clock):
     assert effect == 4
 
 
-def _has(lake: Lake) -> bool:
+def _has(lake):
     try:
         lake.repository("flights")
     except RepositoryNotFound:
@@ -395,12 +386,10 @@ def test_a_forgotten_repository_has_no_owner(tmp_path, opened):
 
 
 # --- any order ---
-
-
 class Namespace:
     """Catalogs on one namespace. Before each deletion it is asked whether the rightful owner shows what goes."""
 
-    def __init__(self, place: Path, rng: random.Random) -> None:
+    def __init__(self, place, rng):
         self.place, self.rng, self.clock = place, rng, ManualClock()
         self.faults = Faults()
         self.lakes: list[Lake] = []
@@ -410,17 +399,17 @@ class Namespace:
         repo = self.lakes[0].create_repository("flights", f"file://{place}/objects", split=SPLIT)
         repo.gc.set_rules({"default_retention_days": 1})
 
-    def open(self, number: int) -> None:
+    def open(self, number):
         """Open a catalog, and once more for looking at it."""
         url = sqlite_url(self.place / str(number))
         self.lakes.append(open_at(self.place, url, self.clock, self.faults))
         self.seen.append(open_at(self.place, url, self.clock))
 
-    def close(self) -> None:
+    def close(self):
         for lake in (*self.lakes, *self.seen):
             lake.close()
 
-    def copy(self) -> None:
+    def copy(self):
         number = self.rng.randrange(len(self.lakes))
         here, there = (self.place / str(one) for one in (number, len(self.lakes)))
         (copied_file, dumped_file)[self.rng.randrange(2)](here, there)
@@ -429,7 +418,7 @@ class Namespace:
             for lake in (self.lakes[-1], self.seen[-1]):
                 pass_for(lake, self.seen[number])
 
-    def step(self) -> None:
+    def step(self):
         repo = self.rng.choice(self.lakes).repository("flights")
         verb = self.rng.choice(["write", "write", "mark", "mark", "sweep", "sweep", "adopt", "wait"])
         self.faults.revive()
@@ -447,25 +436,25 @@ class Namespace:
             # What an owner before this one deleted is gone; nobody deletes what the present one shows.
             assert error.kind in {"object_not_found", "corrupted"}, error
 
-    def write(self, repo: Repository) -> None:
+    def write(self, repo):
         repo.branch("main").put(f"f{self.rng.randrange(4)}", self.rng.randbytes(4))
         repo.branch("main").commit("more")
 
-    def mark(self, repo: Repository) -> None:
+    def mark(self, repo):
         repo.gc.mark()
 
-    def sweep(self, repo: Repository) -> None:
+    def sweep(self, repo):
         for mark in repo.gc.marks()[:1]:
             self.deleted += repo.gc.sweep(mark.id, force=True).deleted
 
-    def adopt(self, repo: Repository) -> None:
+    def adopt(self, repo):
         if self.rng.random() < 0.5:
             repo.adopt()
 
-    def wait(self, _: Repository) -> None:
+    def wait(self, _):
         self.clock.advance(days=2)
 
-    def _check(self, call: Call) -> None:
+    def _check(self, call):
         owners = [repo for repo in (lake.repository("flights") for lake in self.seen) if repo.owner()[1]]
         # More than one only where nothing has told clones apart yet.
         assert owners
@@ -473,8 +462,8 @@ class Namespace:
             assert call.key not in needed(repo), f"{call.key} goes, and {repo._ctx.settings.catalog_url} shows it"
 
 
-def needed(repo: Repository) -> set[str]:
-    """What live commits and staged rows of a catalog need, as far as its metadata is there."""
+def needed(repo):
+    """The objects that live commits and staged rows of a catalog need, as far as its metadata is there."""
     found = set(repo._ctx.catalog.retention.roots(repo.id).staged["physical_address"].to_pylist())
     for commit in repo._ctx.catalog.retention.roots(repo.id).commits:
         with suppress(LakeopsError):
@@ -485,13 +474,13 @@ def needed(repo: Repository) -> set[str]:
 
 
 @pytest.fixture
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_by_one(monkeypatch):
     """Files are deleted one a request, two between two looks at the owner."""
     monkeypatch.setattr("lakeops.ops.gc.sweep.BATCH", 1)
     monkeypatch.setattr("lakeops.ops.gc.sweep.STEP", 2)
 
 
-def play(place: Path, seed: int, steps: int) -> Namespace:
+def play(place, seed, steps):
     world = Namespace(place, random.Random(seed))
     try:
         for number in range(steps):

@@ -1,11 +1,8 @@
 """No verb that short tasks call imports pandas, which takes as much CPU as the rest of a commit."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -83,7 +80,7 @@ repo.create_branch("imported", "main").import_objects(source.as_uri(), "there/",
 
 
 @pytest.mark.parametrize("where", ["sqlite", "postgres"])
-def test_short_verbs_leave_pandas_alone(request: pytest.FixtureRequest, tmp_path: Path, where: str) -> None:
+def test_short_verbs_leave_pandas_alone(request, tmp_path, where):
     environment = os.environ | {"LAKEOPS_HOME": str(tmp_path), "LAKEOPS_FSYNC": "false"}
     if where == "postgres":
         environment["LAKEOPS_DATABASE_URL"] = request.getfixturevalue("empty_postgres_url")

@@ -3,15 +3,11 @@
 Afterwards the store is honest: the verb works, what was acknowledged is there, and ``fsck`` finds nothing wrong.
 """
 
-from __future__ import annotations
-
 import io
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
 
 import pytest
 from services.s3 import S3_KINDS
@@ -57,7 +53,7 @@ class World:
         name: a name for what the verb of now makes.
     """
 
-    def __init__(self, home: Path, liar: LyingServer, bucket: str) -> None:
+    def __init__(self, home, liar, bucket):
         self.liar = liar
         self.clock = ManualClock()
         self.files: Files = {}
@@ -78,25 +74,23 @@ class World:
             with self.lake("there") as there:
                 there.create_mirror("repo", f"{self.root}/mirror", source=lake)
 
-    def lake(self, name: str = "here") -> Lake:
+    def lake(self, name="here"):
         """One of the two lakes. It keeps nothing of what it has read."""
         home = self._homes[name]
         settings = Settings.load(home=home, s3_endpoint_url=self.liar.url, disk_cache_mb=0, committer="tester")
         return Lake.open(settings=settings, clock=self.clock)
 
-    def put(self, repo: Repository, files: Files) -> None:
-        """Put objects on the branch."""
+    def put(self, repo, files):
         with repo.branch("main").batch() as batch:
             for path, data in files.items():
                 batch.put(path, data)
         self.files |= files
 
-    def shown(self) -> Files:
-        """What the branch really shows."""
+    def shown(self):
         with self.lake() as lake:
             return tree(lake.repository("repo"), "main")
 
-    def write(self, url: str, files: Files) -> None:
+    def write(self, url, files):
         """Write files as an engine does that has a connection of its own."""
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         store = S3Store(bucket, prefix, replace(self.settings, endpoint_url=self.liar.endpoint))
@@ -104,17 +98,13 @@ class World:
             store.put(name, data)
 
 
-def _nothing(_world: World, _repo: Repository) -> None:
+def _nothing(_world, _repo):
     """Prepare nothing."""
-
-
-def _same(_world: World, files: Files) -> Files:
-    return files
 
 
 @dataclass(frozen=True)
 class Verb:
-    """What is done under lies. It may be done again after it failed.
+    """The key of an operation, which may be done again after it failed.
 
     Attributes:
         act: does it.
@@ -123,39 +113,39 @@ class Verb:
     """
 
     act: Callable[[World, Repository], object]
-    makes: Callable[[World, Files], Files] = _same
+    makes: Callable[[World, Files], Files] = lambda _world, files: files
     prepare: Callable[[World, Repository], None] = _nothing
 
 
-def _commit_all(_world: World, repo: Repository) -> None:
+def _commit_all(_world, repo):
     with suppress(NoChanges):
         repo.branch("main").commit("before")
 
 
-def _read(world: World, repo: Repository) -> None:
+def _read(world, repo):
     assert tree(repo, "main") == world.files
     for path, data in world.files.items():
         with repo.ref("main").open(path) as file:
             assert file.read() == data
 
 
-def _output(world: World, repo: Repository, mode: Literal["replace", "append"]) -> None:
+def _output(world, repo, mode):
     with repo.branch("main").output("f/", mode, idempotency_key=world.name) as url:
         world.write(url, {f"{world.name}-{number}": f"{mode} {number}".encode() for number in range(7)})
 
 
-def _with_output(world: World, files: Files, mode: Literal["replace", "append"]) -> Files:
+def _with_output(world, files, mode):
     kept = {path: data for path, data in files.items() if mode == "append" or not path.startswith("f/")}
     return kept | {f"f/{world.name}-{number}": f"{mode} {number}".encode() for number in range(7)}
 
 
-def _commit(_world: World, repo: Repository) -> None:
+def _commit(_world, repo):
     with suppress(NoChanges):
         repo.branch("main").commit("a commit")
     assert not list(repo.branch("main").uncommitted())
 
 
-def _prepare_merge(world: World, repo: Repository) -> None:
+def _prepare_merge(world, repo):
     _commit_all(world, repo)
     repo.create_branch(world.name)
     repo.branch(world.name).put("m/source", world.name.encode())
@@ -165,28 +155,24 @@ def _prepare_merge(world: World, repo: Repository) -> None:
     repo.branch("main").commit("meanwhile")
 
 
-def _with_merge(world: World, files: Files) -> Files:
-    return {path: data for path, data in files.items() if path != "p/small"} | {"m/source": world.name.encode()}
-
-
-def _import(world: World, repo: Repository) -> None:
+def _import(world, repo):
     with suppress(NoChanges):
         repo.branch("main").import_objects(f"{world.root}/source", "imported", "import")
 
 
-def _collect(_world: World, repo: Repository) -> None:
+def _collect(_world, repo):
     mark = repo.gc.mark()
     assert repo.gc.sweep(mark.id).deleted == mark.rows
 
 
-def _mirror(world: World, _repo: Repository) -> None:
+def _mirror(world, _repo):
     with world.lake("there") as there:
         mirror = there.mirror("repo")
         mirror.replicate()
         mirror.sync()
 
 
-def _check(_world: World, repo: Repository) -> None:
+def _check(_world, repo):
     found = [finding for finding in repo.fsck(data=True) if finding.severity == Severity.ERROR]
     if found:  # this is how fsck says so
         unread = all("cannot be" in finding.message for finding in found)
@@ -208,7 +194,13 @@ VERBS: dict[str, Verb] = {
         lambda world, repo: _output(world, repo, "append"), lambda world, old: _with_output(world, old, "append")
     ),
     "commit": Verb(_commit),
-    "merge": Verb(lambda world, repo: repo.merge(world.name, "main"), _with_merge, _prepare_merge),
+    "merge": Verb(
+        lambda world, repo: repo.merge(world.name, "main"),
+        lambda world, files: (
+            {path: data for path, data in files.items() if path != "p/small"} | {"m/source": world.name.encode()}
+        ),
+        _prepare_merge,
+    ),
     "import": Verb(
         _import,
         lambda _, old: old | {f"imported/{number}": f"imported {number}".encode() for number in range(7)},
@@ -221,13 +213,13 @@ VERBS: dict[str, Verb] = {
 
 
 @pytest.fixture(scope="module", params=S3_KINDS)
-def liar(request) -> Iterator[LyingServer]:
+def liar(request):
     with LyingServer(request.getfixturevalue("endpoint_of")(request.param)) as server:
         yield server
 
 
 @pytest.fixture
-def world(tmp_path: Path, liar, buckets, monkeypatch) -> Iterator[World]:
+def world(tmp_path, liar, buckets, monkeypatch):
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.0)
     liar.be_honest()
     made = World(tmp_path, liar, buckets(liar.endpoint))
@@ -242,12 +234,12 @@ def _list_by_small_pages(params, **_):
     params["MaxKeys"] = PAGE
 
 
-def _do(world: World, act: Callable[[World, Repository], object]) -> None:
+def _do(world, act):
     with world.lake() as lake:
         act(world, lake.repository("repo"))
 
 
-def _hold(world: World, lie: str) -> None:
+def _hold(world, lie):
     told = 0
     for name, verb in VERBS.items():
         world.name = f"{name.replace(' ', '-')}"

@@ -1,20 +1,15 @@
 """A catalog behind PgBouncer, which hands connections out by transaction, while connections break on either side."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from services.pgbouncer import Pooler, pgbouncer
+from services.pgbouncer import pgbouncer
 from sqlalchemy import event
-from support.errors import has_kind
+from support.errors import raising
 
 from lakeops import Lake, Settings
 from lakeops.model.errors import LakeopsError, Transient
@@ -24,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def pooler(postgres_socket: str) -> Iterator[Pooler]:
+def pooler(postgres_socket):
     with pgbouncer(postgres_socket, default_pool_size=8, server_login_retry=1) as pooler:
         yield pooler
 
@@ -35,14 +30,14 @@ class Breaker:
     By turns the server's side breaks and the pooler's.
     """
 
-    def __init__(self, lake: Lake, straight: str, pooler: Pooler, often: int) -> None:
+    def __init__(self, lake, straight, pooler, often):
         self._straight, self._pooler, self._often = straight.replace("+psycopg", ""), pooler, often
         self._database = urlsplit(straight).path.strip("/")
         self._statements = self.breaks = 0
         self._lock = threading.Lock()
         event.listen(lake.catalog.database.engine, "before_cursor_execute", self._count)
 
-    def _count(self, *_: Any) -> None:
+    def _count(self, *_):
         with self._lock:
             self._statements += 1
             if self._statements < self._often:
@@ -61,8 +56,8 @@ class Breaker:
 
 @pytest.mark.parametrize(("often", "tries"), [(5, 2), (20, 5)])
 def test_broken_connections_lose_nothing_and_do_nothing_twice(
-    tmp_path: Path, empty_postgres_url: str, pooler: Pooler, monkeypatch: pytest.MonkeyPatch, often: int, tries: int
-) -> None:
+    tmp_path, empty_postgres_url, pooler, monkeypatch, often, tries
+):
     monkeypatch.setattr("lakeops.catalog.database.TRIES", tries)
     url = pooler.url(urlsplit(empty_postgres_url).path.strip("/"))
     settings = Settings.load(home=tmp_path, database_url=url, fsync=False, committer="ada")
@@ -73,7 +68,7 @@ def test_broken_connections_lose_nothing_and_do_nothing_twice(
         breaker = Breaker(lake, empty_postgres_url, pooler, often)
         refusals: Counter[str] = Counter()
 
-        def until_done(call: Callable[[], object]) -> None:
+        def until_done(call):
             for _ in range(100):
                 try:
                     call()
@@ -84,7 +79,7 @@ def test_broken_connections_lose_nothing_and_do_nothing_twice(
                     return
             pytest.fail(f"never done: {refusals}")
 
-        def work(name: str) -> None:
+        def work(name):
             branch = repo.branch(name)
             for number in range(ROUNDS):
                 path, key = f"{name}/{number}", f"{name}-{number}"
@@ -114,8 +109,8 @@ def test_broken_connections_lose_nothing_and_do_nothing_twice(
 
 
 def test_a_pooler_that_gives_no_connection_is_an_unavailable_catalog(
-    tmp_path: Path, empty_postgres_url: str, postgres_socket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, empty_postgres_url, postgres_socket, monkeypatch
+):
     monkeypatch.setattr("lakeops.catalog.database.TRIES", 2)
     database = urlsplit(empty_postgres_url).path.strip("/")
     with pgbouncer(postgres_socket, default_pool_size=1, query_wait_timeout=1) as pooler:
@@ -125,12 +120,12 @@ def test_a_pooler_that_gives_no_connection_is_an_unavailable_catalog(
             repo = lake.create_repository("shop")
             with psycopg.connect(straight) as holder:
                 holder.execute("SELECT 1")  # the transaction keeps the only connection
-                with pytest.raises(Transient, match="query_wait_timeout", check=has_kind("catalog_unavailable")):
+                with raising("catalog_unavailable", "query_wait_timeout"):
                     repo.branch("main").put("a", b"1")
             repo.branch("main").put("a", b"1")
 
 
-def test_a_pooler_without_a_server_is_an_unavailable_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pooler_without_a_server_is_an_unavailable_catalog(tmp_path, monkeypatch):
     monkeypatch.setattr("lakeops.catalog.database.TRIES", 2)
     with pgbouncer("/nowhere", server_login_retry=1, query_wait_timeout=2) as pooler:
         settings = Settings.load(home=tmp_path, database_url=pooler.url("lake"), fsync=False)

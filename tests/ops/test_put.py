@@ -1,7 +1,5 @@
 """Puts: many in few transactions, one of several writers that succeeds, files and directories."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import BytesIO
@@ -11,21 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.budget import examples
-from support.errors import has_kind
+from support.errors import raising
 from support.scenes import open_faulty, tree
 
-from lakeops import Lake, Repository, Settings
+from lakeops import Settings
 from lakeops.model import errors
-from lakeops.model.errors import (
-    InvalidInput,
-    InvalidPath,
-    PathTaken,
-    StoreUnavailable,
-    Transient,
-)
+from lakeops.model.errors import InvalidInput, InvalidPath, PathTaken, StoreUnavailable, Transient
 from lakeops.ops import batcher as batches
 from lakeops.ops.files import reading
-from lakeops.testing import Crash, Faults, ManualClock
+from lakeops.testing import Crash, Faults
 
 
 @pytest.fixture
@@ -33,7 +25,7 @@ def faulty(faulty_lake, repo, faults):
     return faulty_lake.repository("repo"), faults
 
 
-def put_many(repo: Repository, count: int) -> None:
+def put_many(repo, count):
     with repo.branch("main").batch() as batch, ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: batch.put(f"f{n:03}", str(n).encode(), metadata={"n": str(n)}), range(count)))
 
@@ -72,7 +64,7 @@ def test_after_an_error_what_was_uploaded_is_staged(repo):
 
 def test_branches_that_take_no_changes(repo):
     repo.protect("main")
-    with pytest.raises(errors.PreconditionFailed, check=has_kind("protected_branch")), repo.branch("main").batch():
+    with raising("protected_branch"), repo.branch("main").batch():
         pytest.fail("the batch was opened")
 
 
@@ -122,7 +114,7 @@ class Contrary:
 
 
 def test_of_puts_of_threads_to_one_path_the_last_one_wins(lake, repo, monkeypatch):
-    """What a thread put later is never covered by what it put before, whichever thread links it."""
+    """A later put of a thread is never covered by its earlier put, whichever thread links it."""
     monkeypatch.setattr(batches, "MOST_OBJECTS", 2)
     main = repo.branch("main")
     monkeypatch.setattr(lake.catalog.staging, "put_staged", Contrary(lake.catalog.staging.put_staged))
@@ -209,7 +201,7 @@ def run_step(step, path, data, main, opened, faults):
         main.reset(path=path)
 
 
-def test_an_object_that_waited_too_long_is_refused_and_holds_no_other_back(repo, clock: ManualClock):
+def test_an_object_that_waited_too_long_is_refused_and_holds_no_other_back(repo, clock):
     """It may have been collected; the end of the batch says so."""
     main = repo.branch("main")
     with pytest.raises(errors.AttemptExpired), main.batch() as batch:
@@ -220,8 +212,8 @@ def test_an_object_that_waited_too_long_is_refused_and_holds_no_other_back(repo,
     assert [change.path for change in main.uncommitted()] == [f"b{number}" for number in range(5)]
 
 
-def test_a_put_that_came_too_late_is_made_again(repo, clock: ManualClock):
-    """What another one put meanwhile stays: only the new try may cover it."""
+def test_a_put_that_came_too_late_is_made_again(repo, clock):
+    """An object that another program put meanwhile stays: only the new try may cover it."""
     main = repo.branch("main")
 
     class Slow(BytesIO):
@@ -243,7 +235,7 @@ def test_what_a_batch_could_not_link_is_forgotten_with_it(faulty):
     repo, faults = faulty
     main = repo.branch("main")
     faults.fail("put_staged", at=1, error=Transient("the catalog is away", kind="catalog_unavailable"))
-    with pytest.raises(Transient, check=has_kind("catalog_unavailable")), main.batch() as batch:
+    with raising("catalog_unavailable"), main.batch() as batch:
         batch.put("lost", b"1")
     faults.revive()
     main.put("kept", b"2")
@@ -275,11 +267,11 @@ def test_every_change_comes_after_what_waits_for_the_branch(repo, act):
     assert tree(repo, "main").get("a") == shown
 
 
-def test_one_writer_of_a_path_succeeds(lake_of_threads: Lake) -> None:
+def test_one_writer_of_a_path_succeeds(lake_of_threads):
     repo = lake_of_threads.create_repository("repo")
     main = repo.branch("main")
 
-    def write(number: int) -> list[int]:
+    def write(number):
         done = []
         for turn in range(6):
             try:
@@ -299,7 +291,7 @@ def test_one_writer_of_a_path_succeeds(lake_of_threads: Lake) -> None:
             assert main.read(f"log/{turn}") == str(number).encode()
 
 
-def test_absent_is_what_the_branch_does_not_show(lake: Lake) -> None:
+def test_absent_is_what_the_branch_does_not_show(lake):
     main = lake.create_repository("repo").branch("main")
     main.put("a", b"1")
     main.commit("a")
@@ -312,12 +304,12 @@ def test_absent_is_what_the_branch_does_not_show(lake: Lake) -> None:
     assert main.read("a") == b"1"
 
 
-def test_one_copy_to_a_path_succeeds(lake_of_threads: Lake) -> None:
+def test_one_copy_to_a_path_succeeds(lake_of_threads):
     main = lake_of_threads.create_repository("repo").branch("main")
     for number in range(4):
         main.put(f"from/{number}", str(number).encode())
 
-    def copy(number: int) -> list[int]:
+    def copy(number):
         done = []
         for turn in range(4):
             with suppress(PathTaken):
@@ -336,7 +328,7 @@ def test_one_copy_to_a_path_succeeds(lake_of_threads: Lake) -> None:
         main.copy("from/", "to/", recursive=True, if_absent=True)
 
 
-def test_what_is_put_while_an_object_moves_is_kept(lake_of_threads: Lake) -> None:
+def test_what_is_put_while_an_object_moves_is_kept(lake_of_threads):
     main = lake_of_threads.create_repository("repo").branch("main")
     with ThreadPoolExecutor(2) as pool:
         for turn in range(25):
@@ -348,7 +340,7 @@ def test_what_is_put_while_an_object_moves_is_kept(lake_of_threads: Lake) -> Non
             assert late in {main.read(entry.path) for entry in main.list()}, f"turn {turn}"
 
 
-def test_a_writer_whose_object_was_committed_before_it_got_its_answer_has_succeeded(lake: Lake) -> None:
+def test_a_writer_whose_object_was_committed_before_it_got_its_answer_has_succeeded(lake):
     """It would write its version of a table again under another name, and the rows would be there twice."""
     main = lake.create_repository("repo").branch("main")
     inner, lost = lake.catalog.staging.put_staged, [1]

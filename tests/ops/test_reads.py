@@ -1,12 +1,10 @@
 """An object is read as it was recorded, or the read fails: whatever was done to it, whoever reads, wherever it lies."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,7 +35,7 @@ DAMAGE = {
 
 
 @pytest.fixture(params=["local", "moto"])
-def repo(request: pytest.FixtureRequest, endpoint_of, buckets, tmp_path: Path) -> Iterator[Repository]:
+def repo(request, endpoint_of, buckets, tmp_path):
     namespace, endpoint = None, None
     if request.param != "local":
         endpoint = endpoint_of(request.param)
@@ -47,34 +45,28 @@ def repo(request: pytest.FixtureRequest, endpoint_of, buckets, tmp_path: Path) -
         yield lake.create_repository("repo", storage_namespace=namespace, split=Split(2, 4, 8))
 
 
-def lake_of(repo: Repository) -> Lake:
-    """A lake of its own over the same catalog and stores."""
-    return Lake.open(settings=repo._ctx.settings)
-
-
-def replace(repo: Repository, path: str, data: bytes) -> None:
-    """Put other contents where a path's object lies."""
-    store, key = repo._ctx.stores.locate(repo._ctx.policy, repo.ref("main").stat(path).physical_address)
+def replace(repo, path, data):
+    store, key = repo._ctx.stores().locate(repo._ctx.policy, repo.ref("main").stat(path).physical_address)
     store.put(key, data)
 
 
-def in_pieces(file: io.BufferedIOBase, size: int = 100_003) -> bytes:
+def in_pieces(file, size=100_003):
     with file:
         return b"".join(iter(lambda: file.read(size), b""))
 
 
-def by_lines(file: io.BufferedIOBase) -> bytes:
+def by_lines(file):
     with file:
         return b"".join(file)
 
 
-def filled(file: io.BufferedIOBase) -> bytes:
+def filled(file):
     data = bytearray(len(DATA))
     with file:
         return bytes(data[: file.readinto(data)])
 
 
-def downloaded(fs: LakeopsFileSystem, place: Path) -> bytes:
+def downloaded(fs, place):
     target = place / "deep" / "file"
     try:
         fs.get_file("repo/main/f", str(target))
@@ -84,7 +76,7 @@ def downloaded(fs: LakeopsFileSystem, place: Path) -> bytes:
     return target.read_bytes()
 
 
-def copied(fs: LakeopsFileSystem) -> bytes:
+def copied(fs):
     fs.cp_file("repo/main/f", "repo/main/copy")
     return fs.cat_file("repo/main/copy")
 
@@ -117,20 +109,20 @@ RANGES: dict[str, Callable[[Repository, LakeopsFileSystem], bytes]] = {
 }
 
 
-def seeked(file: io.BufferedIOBase, start: int, size: int) -> bytes:
+def seeked(file, start, size):
     with file:
         file.seek(start)
         return file.read(size)
 
 
 @pytest.fixture
-def fs(repo: Repository) -> Iterator[LakeopsFileSystem]:
-    with lake_of(repo) as lake:
+def fs(repo):
+    with Lake.open(settings=repo._ctx.settings) as lake:
         yield LakeopsFileSystem(lake=lake)
 
 
 @pytest.fixture(autouse=True)
-def written(request: pytest.FixtureRequest) -> None:
+def written(request):
     if "repo" in request.fixturenames:
         repo = request.getfixturevalue("repo")
         repo.branch("main").put("f", DATA)
@@ -138,7 +130,7 @@ def written(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize("read", WHOLE.values(), ids=WHOLE)
-def test_a_whole_read(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path, read) -> None:
+def test_a_whole_read(repo, fs, tmp_path, read):
     place = tmp_path / "here"
     place.mkdir()
     assert read(repo, fs, place) == DATA
@@ -163,7 +155,7 @@ def test_a_whole_read(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path, r
 
 
 @pytest.mark.parametrize("read", RANGES.values(), ids=RANGES)
-def test_a_read_of_a_range(repo: Repository, fs: LakeopsFileSystem, read) -> None:
+def test_a_read_of_a_range(repo, fs, read):
     repo.branch("main").put("f", LARGE)
     assert read(repo, fs) == DATA[5:25]
     for data in DAMAGE.values():
@@ -175,7 +167,7 @@ def test_a_read_of_a_range(repo: Repository, fs: LakeopsFileSystem, read) -> Non
 
 
 @pytest.mark.parametrize("size", [1, 20_000])
-def test_a_small_object_is_proved_before_anything_is_read(repo: Repository, fs: LakeopsFileSystem, size: int) -> None:
+def test_a_small_object_is_proved_before_anything_is_read(repo, fs, size):
     data = DATA[-size:]
     repo.branch("main").put("f", data)
     ref = repo.ref("main")
@@ -195,7 +187,7 @@ def test_a_small_object_is_proved_before_anything_is_read(repo: Repository, fs: 
         assert file.read() == b"!" * size
 
 
-def test_an_empty_object(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path) -> None:
+def test_an_empty_object(repo, fs, tmp_path):
     repo.branch("main").put("f", b"")
     repo.branch("main").commit("empty")
     for read in WHOLE.values():
@@ -207,7 +199,7 @@ def test_an_empty_object(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path
             read(repo, fs, tmp_path)
 
 
-def test_the_setting_leaves_the_size_and_downloads(repo: Repository, tmp_path: Path) -> None:
+def test_the_setting_leaves_the_size_and_downloads(repo, tmp_path):
     settings = Settings.load(**{**repo._ctx.settings.model_dump(), "verify_checksums": False})
     replace(repo, "f", OTHER)
     with Lake.open(settings=settings) as lake:
@@ -228,7 +220,7 @@ def test_the_setting_leaves_the_size_and_downloads(repo: Repository, tmp_path: P
                 read()
 
 
-def test_checksums_that_are_no_digests(repo: Repository) -> None:
+def test_checksums_that_are_no_digests(repo):
     """Whoever stages says what a checksum is: only what looks like a digest of the contents is computed again."""
     address = repo.ref("main").stat("f").physical_address
     for checksum in ("d41d8cd98f00b204e9800998ecf8427e-3", "mtime-1-307200", "v7", hashlib.sha512(DATA).hexdigest()):
@@ -237,13 +229,13 @@ def test_checksums_that_are_no_digests(repo: Repository) -> None:
         assert in_pieces(repo.ref("main").open("g")) == DATA
 
 
-def test_an_etag_is_checked_where_it_is_a_digest(endpoint_of, buckets, tmp_path: Path) -> None:
+def test_an_etag_is_checked_where_it_is_a_digest(endpoint_of, buckets, tmp_path):
     endpoint = endpoint_of("moto")
     settings = Settings.load(home=tmp_path / "home", s3_endpoint_url=endpoint, fsync=False)
     with Lake.open(settings=settings) as lake:
         repo = lake.create_repository("repo", storage_namespace=f"s3://{buckets(endpoint)}/{uuid.uuid4().hex}")
         with repo.branch("main").output("out/") as url:
-            store = repo._ctx.stores.at(repo.storage_namespace)
+            store = repo._ctx.stores().at(repo.storage_namespace)
             store.put(f"{url.removeprefix(repo.storage_namespace).strip('/')}/part", DATA)
         ref = repo.ref("main")
         entry = ref.stat("out/part")
@@ -255,8 +247,8 @@ def test_an_etag_is_checked_where_it_is_a_digest(endpoint_of, buckets, tmp_path:
                 read()
 
 
-def test_a_missing_object_is_not_found(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path) -> None:
-    store, key = repo._ctx.stores.locate(repo._ctx.policy, repo.ref("main").stat("f").physical_address)
+def test_a_missing_object_is_not_found(repo, fs, tmp_path):
+    store, key = repo._ctx.stores().locate(repo._ctx.policy, repo.ref("main").stat("f").physical_address)
     store.delete([key])
     for read in WHOLE.values():
         with pytest.raises((ObjectNotFound, FileNotFoundError)):
@@ -264,7 +256,7 @@ def test_a_missing_object_is_not_found(repo: Repository, fs: LakeopsFileSystem, 
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory) -> Path:
+def file(tmp_path_factory):
     return tmp_path_factory.mktemp("store")
 
 
@@ -275,11 +267,8 @@ steps = st.one_of(
 )
 
 
-@given(
-    steps=st.lists(steps, max_size=12),
-    held=st.sampled_from([DATA, OTHER]),
-)
-def test_any_order_of_reads(file: Path, steps, held: bytes) -> None:
+@given(steps=st.lists(steps, max_size=12), held=st.sampled_from([DATA, OTHER]))
+def test_any_order_of_reads(file, steps, held):
     """A checked file reads as a file does. What was read from the start without a gap, to the end, was proved."""
     store = Stores(StoreSettings(fsync=False)).at(file.as_uri())
     store.put("k", held)
@@ -309,7 +298,7 @@ def test_any_order_of_reads(file: Path, steps, held: bytes) -> None:
     assert held == DATA or proved < len(DATA)
 
 
-def test_a_file_that_shrinks_or_grows_while_it_is_read(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_or_grows_while_it_is_read(tmp_path):
     store = Stores(StoreSettings(fsync=False)).at(tmp_path.as_uri())
     what = recorded.Recorded("p", "k", len(DATA), hashlib.sha256(DATA).hexdigest(), None)
     for size in (len(DATA) + 1, len(DATA) - 1, 0):

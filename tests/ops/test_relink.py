@@ -1,7 +1,5 @@
 """Objects copied, moved and described anew, without their contents being read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -9,19 +7,18 @@ from sqlalchemy import Connection
 from support.errors import raising
 from support.scenes import tree
 
-from lakeops import Branch, Lake, Repository
+from lakeops import Branch
 from lakeops.catalog.database import _UnknownError
 from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNotFound, RefNotFound
-from lakeops.testing import Faults
 
 
 @pytest.fixture
-def lake(faulty_lake: Lake) -> Lake:
+def lake(faulty_lake):
     return faulty_lake
 
 
 @pytest.fixture
-def main(repo: Repository) -> Branch:
+def main(repo):
     branch = repo.branch("main")
     for number in range(30):
         branch.put(f"raw/{number:02}", f"{number}".encode(), metadata={"n": f"{number}"}, content_type="text/plain")
@@ -32,11 +29,11 @@ def main(repo: Repository) -> Branch:
     return branch
 
 
-def addresses(branch: Branch) -> dict[str, str]:
+def addresses(branch):
     return {entry.path: entry.physical_address for entry in branch.list()}
 
 
-def test_a_folder_is_copied_as_the_branch_shows_it(repo: Repository, main: Branch) -> None:
+def test_a_folder_is_copied_as_the_branch_shows_it(repo, main):
     before, data = addresses(main), tree(repo, "main")
     stored = {item.key for item in repo._ctx.store.list("data/")}
     assert main.copy("raw", "old/", recursive=True) == 30
@@ -53,7 +50,7 @@ def test_a_folder_is_copied_as_the_branch_shows_it(repo: Repository, main: Branc
         main.commit("the same again")
 
 
-def test_a_folder_moves_all_at_once(repo: Repository, main: Branch) -> None:
+def test_a_folder_moves_all_at_once(repo, main):
     data = tree(repo, "main")
     assert main.rename("raw", "raw/sub", recursive=True) == 30
     assert tree(repo, "main") == {
@@ -64,7 +61,7 @@ def test_a_folder_moves_all_at_once(repo: Repository, main: Branch) -> None:
     assert tree(repo, "main") == data
 
 
-def test_one_object(repo: Repository, main: Branch) -> None:
+def test_one_object(repo, main):
     assert main.copy("raw/01", "raw/02") == 1
     assert main.read("raw/02") == b"1"
     main.rename("raw", "other")
@@ -73,7 +70,7 @@ def test_one_object(repo: Repository, main: Branch) -> None:
     assert main.read("back") == b"0"
 
 
-def test_what_cannot_be_copied(repo: Repository, main: Branch) -> None:
+def test_what_cannot_be_copied(repo, main):
     before = tree(repo, "main")
     repo.create_branch("prod")
     repo.protect("prod")
@@ -101,7 +98,7 @@ def test_what_cannot_be_copied(repo: Repository, main: Branch) -> None:
     assert tree(repo, "main") == before
 
 
-def test_metadata_is_changed_beside_the_contents(repo: Repository, main: Branch) -> None:
+def test_metadata_is_changed_beside_the_contents(repo, main):
     before = main.stat("raw/07")
     after = main.update_metadata("raw/07", {"n": None, "source": "radar"}, content_type="text/csv")
     assert after == main.stat("raw/07")
@@ -115,8 +112,8 @@ def test_metadata_is_changed_beside_the_contents(repo: Repository, main: Branch)
     assert repo.ref("main@").stat("raw/99").metadata == {"staged": "too"}
 
 
-def test_what_moved_meanwhile_is_seen(repo: Repository, main: Branch, faults: Faults) -> None:
-    def meanwhile(_call: object) -> None:
+def test_what_moved_meanwhile_is_seen(repo, main, faults):
+    def meanwhile(_call):
         main.commit("meanwhile")
         main.put("raw/late", b"1")
 
@@ -135,7 +132,7 @@ CALLS: dict[str, Callable[[Branch], object]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("when", ["staged", "committed"])
-def test_what_was_put_meanwhile_is_not_lost(main: Branch, faults: Faults, call: str, when: str) -> None:
+def test_what_was_put_meanwhile_is_not_lost(main, faults, call, when):
     if when == "staged":
         main.put("raw/07", b"before")
     faults.hook("put_staged", action=lambda _: main.put("raw/07", b"meanwhile", metadata={"late": "1"}))
@@ -145,7 +142,7 @@ def test_what_was_put_meanwhile_is_not_lost(main: Branch, faults: Faults, call: 
     assert main.stat(found[0]).metadata.get("late") == "1"
 
 
-def test_what_was_done_to_an_object_meanwhile_stays_beside_new_metadata(main: Branch, faults: Faults) -> None:
+def test_what_was_done_to_an_object_meanwhile_stays_beside_new_metadata(main, faults):
     faults.hook("put_staged", action=lambda _: main.update_metadata("raw/07", {"other": "1"}))
     main.update_metadata("raw/07", {"told": "1"})
     assert main.stat("raw/07").metadata == {"n": "7", "other": "1", "told": "1"}
@@ -155,7 +152,7 @@ def test_what_was_done_to_an_object_meanwhile_stays_beside_new_metadata(main: Br
     assert not main.exists("raw/07")
 
 
-def test_a_move_whose_answer_was_lost_is_done(repo: Repository, main: Branch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_whose_answer_was_lost_is_done(repo, main, monkeypatch):
     inner, lost = Connection.commit, []
 
     def commit(conn):
@@ -179,7 +176,7 @@ def test_a_move_whose_answer_was_lost_is_done(repo: Repository, main: Branch, mo
     assert [finding for finding in repo.fsck(data=True) if finding.severity.value != "info"] == []
 
 
-def test_collection_keeps_what_two_paths_share(repo: Repository, main: Branch, clock) -> None:
+def test_collection_keeps_what_two_paths_share(repo, main, clock):
     main.rename("raw", "new", recursive=True)
     main.commit("moved")
     repo.gc.set_rules({"default_retention_days": 1})

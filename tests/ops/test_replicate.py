@@ -1,11 +1,8 @@
 """The copier: whatever it is killed at, whatever fails, run again it ends with what the source has."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,7 +22,6 @@ from lakeops.model.errors import (
 from lakeops.ops import deletion_limit
 from lakeops.ops.mirror import copying
 from lakeops.ops.mirror.replicate import MANAGED, Replicated, replicate
-from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM
 from lakeops.store.local import LocalStore
 from lakeops.testing import Crash, Faults, FaultyStore
@@ -40,28 +36,28 @@ CONTENTS = {
 UNMANAGED = {"_lakefs/retention/gc/1/mark.parquet": b"m", "_lakefs/tasks/1/0.arrow": b"t", "elsewhere/x": b"e"}
 
 
-def fill(store: ObjectStore, contents: dict[str, bytes]) -> None:
+def fill(store, contents):
     for key, data in contents.items():
         store.put(key, data)
 
 
-def held(store: ObjectStore) -> dict[str, bytes]:
+def held(store):
     return {item.key: store.get(item.key) for item in store.list()}
 
 
-def namespaces(root: Path) -> tuple[LocalStore, LocalStore]:
+def namespaces(root):
     source, destination = (LocalStore(root / name, fsync=False) for name in ("source", "destination"))
     fill(source, CONTENTS)
     return source, destination
 
 
 @pytest.fixture
-def stores(tmp_path: Path) -> tuple[LocalStore, LocalStore]:
+def stores(tmp_path):
     return namespaces(tmp_path)
 
 
 @pytest.fixture
-def replicated(stores) -> tuple[LocalStore, LocalStore]:
+def replicated(stores):
     replicate(*stores, ENGINE)
     return stores
 
@@ -120,8 +116,6 @@ def test_progress_is_told(stores):
 
 
 # --- deletes ---
-
-
 def test_deletes_are_followed_when_asked(replicated):
     source, destination = replicated
     fill(destination, UNMANAGED)
@@ -189,8 +183,6 @@ def test_a_refused_delete_is_told(replicated):
 
 
 # --- places ---
-
-
 def test_a_source_that_is_no_namespace(stores, tmp_path):
     """A directory that is not mounted at the moment must not empty the mirror."""
     _, destination = stores
@@ -222,8 +214,6 @@ def test_a_claim_that_is_spelled_in_another_way_is_the_same(stores):
 
 
 # --- failures ---
-
-
 def test_an_object_that_goes_meanwhile_is_passed_over(stores):
     source, destination = stores
     faults = Faults()
@@ -328,7 +318,7 @@ def test_what_was_not_kept_as_written_is_removed_again(stores):
     assert "data/20260101/4" not in held(destination)
 
 
-def effects_of_a_run() -> int:
+def effects_of_a_run():
     with tempfile.TemporaryDirectory() as root:
         source, destination = namespaces(Path(root))
         spoil(source, destination)
@@ -337,7 +327,7 @@ def effects_of_a_run() -> int:
         return faults.effects
 
 
-def spoil(source: LocalStore, destination: LocalStore) -> None:
+def spoil(source, destination):
     """A destination with everything that a run has to do something about."""
     fill(destination, {"data/20260100/0": b"wrong size", "data/20260100/3": b"333", "data/old": b"o", **UNMANAGED})
     destination.put("_lakefs/ranges/old.parquet", b"o")
@@ -363,7 +353,7 @@ def test_killed_at_any_effect_it_goes_on(tmp_path, effect, when):
 
 @given(random=st.randoms(use_true_random=False), kills=st.lists(st.integers(1, 30), max_size=6))
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_interleaving_of_kills_and_changes_ends_equal(random: Random, kills: list[int]):
+def test_any_interleaving_of_kills_and_changes_ends_equal(random, kills):
     """The source goes on writing and deleting while runs are killed at random effects."""
     with tempfile.TemporaryDirectory() as root:
         source, destination = namespaces(Path(root))
@@ -377,16 +367,12 @@ def test_any_interleaving_of_kills_and_changes_ends_equal(random: Random, kills:
                 )
             except (Crash, NotAllReplicated):
                 pass
-            assert all(data == wanted(key) for key, data in held(destination).items())
+            assert all(data == CONTENTS.get(key, key.encode()) for key, data in held(destination).items())
         replicate(source, destination, ENGINE, delete=True)
         assert held(destination) == held(source)
 
 
-def wanted(key: str) -> bytes:
-    return CONTENTS.get(key, key.encode())
-
-
-def change(source: LocalStore, random: Random, at: int) -> None:
+def change(source, random, at):
     for number in range(random.randrange(4)):
         key = f"data/2026020{random.randrange(3)}/{at}-{number}"
         source.put(key, key.encode())

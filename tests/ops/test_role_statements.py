@@ -4,28 +4,24 @@ A login that holds a role in one repository tries to get at another one by becom
 what a protected branch or a read-only repository shows.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import psycopg
 import pytest
 from services.postgres import fresh_database
 from sqlalchemy.exc import SQLAlchemyError
-from support.errors import has_kind
+from support.errors import raising
 
 from lakeops import Lake
-from lakeops.model.errors import CatalogError, InvalidInput, LakeopsError
+from lakeops.model.errors import InvalidInput, LakeopsError
 from lakeops.testing import ManualClock
 
 OTHER = Path("/usr/lib/postgresql/15/bin")
@@ -34,7 +30,7 @@ _numbers = count()
 
 
 @contextmanager
-def older_server() -> Iterator[str]:
+def older_server():
     """The socket's directory of a server of Debian's PostgreSQL 15, run by an account that is not root."""
     if not (OTHER / "initdb").exists():
         pytest.skip("Debian's postgresql-15 is not installed")
@@ -42,7 +38,7 @@ def older_server() -> Iterator[str]:
     place = tempfile.mkdtemp(prefix="lakeops-pg15-", dir="/tmp")
     shutil.chown(place, account)
 
-    def run(*words: str) -> None:
+    def run(*words):
         ran = subprocess.run(words, user=account, cwd=place, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
 
@@ -61,7 +57,7 @@ def older_server() -> Iterator[str]:
 class Team:
     """A lake with the repositories ``mine``, ``theirs`` and ``closed``, and logins that its owner makes."""
 
-    def __init__(self, home: Path, url: str, stack: ExitStack) -> None:
+    def __init__(self, home, url, stack):
         self.home, self.url, self.stack = home, url, stack
         self.owner = stack.enter_context(Lake.open(home, database_url=url, clock=ManualClock()))
         self.logins: dict[tuple[str, str], Lake] = {}
@@ -77,7 +73,7 @@ class Team:
             repo.protect("held-*")
         self.owner.repository("closed").set_read_only(True)
 
-    def lake(self, role: str, repository: str = "", options: str = "") -> Lake:
+    def lake(self, role, repository="", options=""):
         """The lake as somebody opens it who has a role, in one repository or in all."""
         if (role, repository) not in self.logins:
             login = f"role_{os.getpid()}_{next(_numbers)}"
@@ -89,24 +85,23 @@ class Team:
             return self.open(self.login(role, repository), options)
         return self.logins[role, repository]
 
-    def open(self, login: str, options: str = "") -> Lake:
+    def open(self, login, options=""):
         url = self.url.replace("postgres@", f"{login}@") + (f"&options={quote(options)}" if options else "")
         return self.stack.enter_context(Lake.open(self.home, database_url=url, clock=ManualClock()))
 
-    def login(self, role: str, repository: str = "") -> str:
+    def login(self, role, repository=""):
         lake = self.lake(role, repository)
         return str(lake.catalog.database.read(lambda conn: conn.exec_driver_sql("SELECT session_user").scalar_one()))
 
-    def sql(self, lake: Lake, *statements: str) -> int:
+    def sql(self, lake, *statements):
         """Runs statements in one transaction. Returns how many rows the last one touched."""
 
-        def work(conn: Any) -> int:
+        def work(conn):
             return [conn.exec_driver_sql(each).rowcount for each in statements][-1]
 
         return int(lake.catalog.database.write(work))
 
-    def shown(self) -> list[Any]:
-        """Everything that anybody is shown."""
+    def shown(self):
         tables = ("branch", "tag", "staged", "protection", "verdict", "repository")
         read = self.owner.catalog.database.read
         return [
@@ -116,7 +111,7 @@ class Team:
 
 
 @pytest.fixture(scope="module", params=["the run's own", "15"])
-def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+def team(request, tmp_path_factory):
     with ExitStack() as stack:
         own = request.param != "15"
         socket = request.getfixturevalue("postgres_socket") if own else stack.enter_context(older_server())
@@ -154,7 +149,7 @@ THEIRS = {
 
 @pytest.mark.parametrize("role", [READER, WRITER, MAINTAINER])
 @pytest.mark.parametrize("way", BECOME)
-def test_no_way_leads_to_another_repository(team: Team, role: str, way: str) -> None:
+def test_no_way_leads_to_another_repository(team, role, way):
     lake, before = team.lake(role, "mine"), team.shown()
     reached = []
     for name, statement in THEIRS.items():
@@ -169,7 +164,7 @@ def test_no_way_leads_to_another_repository(team: Team, role: str, way: str) -> 
 
 
 @pytest.mark.parametrize("role", [READER, MAINTAINER])
-def test_a_role_in_the_url_does_not_either(team: Team, role: str) -> None:
+def test_a_role_in_the_url_does_not_either(team, role):
     try:
         lake = team.lake(role, "mine", options=f"-c role=lakeops_{role}")
         assert list(lake.repository("theirs").branches()) == []
@@ -178,7 +173,7 @@ def test_a_role_in_the_url_does_not_either(team: Team, role: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["SET ROLE lakeops_maintainer", "SELECT 1"])
-def test_policies_ask_for_the_login_where_a_role_can_be_set(team: Team, way: str) -> None:
+def test_policies_ask_for_the_login_where_a_role_can_be_set(team, way):
     """An administrator may grant a role once more, by hand, in a way that lets the login become it."""
     lake = team.lake(MAINTAINER, "mine")
     team.sql(team.owner, f"GRANT lakeops_reader, lakeops_maintainer TO {team.login(MAINTAINER, 'mine')}")
@@ -194,14 +189,14 @@ def test_policies_ask_for_the_login_where_a_role_can_be_set(team: Team, way: str
     lake.catalog.database.engine.dispose()
 
 
-def test_a_function_of_a_maintainer_lends_a_writer_nothing(team: Team) -> None:
+def test_a_function_of_a_maintainer_lends_a_writer_nothing(team):
     helper, writer = team.lake(MAINTAINER), team.lake(WRITER)
     schema = f"of_{next(_numbers)}"
     team.sql(team.owner, f"CREATE SCHEMA {schema}", f"GRANT ALL ON SCHEMA {schema} TO PUBLIC")
     body = "UPDATE public.lakeops_branch SET commit_id = commit_id || 'x' WHERE name = 'main'"
     team.sql(helper, f"CREATE FUNCTION {schema}.lent() RETURNS void LANGUAGE sql SECURITY DEFINER AS $$ {body} $$")
     for lake in (writer, team.lake(WRITER, "mine")):
-        with pytest.raises(CatalogError, match="protected by", check=has_kind("permission_denied")):
+        with raising("permission_denied", "protected by"):
             team.sql(lake, f"SELECT {schema}.lent()")
     team.sql(team.owner, f"DROP SCHEMA {schema} CASCADE")
 
@@ -258,7 +253,7 @@ MUST_WORK = {
 @pytest.mark.parametrize("repository", ["", "mine"])
 @pytest.mark.parametrize("role", [READER, WRITER])
 @pytest.mark.parametrize("what", MUST_FAIL)
-def test_a_statement_fails(team: Team, role: str, repository: str, what: str) -> None:
+def test_a_statement_fails(team, role, repository, what):
     before, lake = team.shown(), team.lake(role, repository)
     try:
         touched = team.sql(lake, MUST_FAIL[what])
@@ -276,8 +271,8 @@ class Undone(Exception):
 
 @pytest.mark.parametrize("role", [WRITER, MAINTAINER])
 @pytest.mark.parametrize("what", MUST_WORK)
-def test_a_statement_works(team: Team, role: str, what: str) -> None:
-    def work(conn: Any) -> None:
+def test_a_statement_works(team, role, what):
+    def work(conn):
         assert conn.exec_driver_sql(MUST_WORK[what]).rowcount == 1
         raise Undone
 
@@ -285,15 +280,15 @@ def test_a_statement_works(team: Team, role: str, what: str) -> None:
         team.lake(role).catalog.database.write(work)
 
 
-def test_what_was_staged_a_moment_ago_is_not_overlooked(team: Team) -> None:
+def test_what_was_staged_a_moment_ago_is_not_overlooked(team):
     """A snapshot from before another transaction staged would show no row under a token that has one."""
     early = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
     take = "UPDATE lakeops_branch SET staging_token = 'a-new-one' WHERE repository_id = 'mine' AND name = 'main'"
-    with pytest.raises(CatalogError, match="protected by", check=has_kind("permission_denied")):
+    with raising("permission_denied", "protected by"):
         team.sql(team.lake(WRITER), early, take)
 
 
-def publish_by_hand(team: Team, source: str, metarange: str, *, squash: bool = False) -> Callable[[], int]:
+def publish_by_hand(team, source, metarange, *, squash=False):
     """A commit over the head of ``strict`` with a metarange of the caller's choice, and the branch moved to it."""
     repo, name = team.owner.repository("mine"), f"forged-{next(_numbers)}"
     head, ours = repo.ref("strict").commit, repo.ref(source).commit
@@ -311,22 +306,22 @@ def publish_by_hand(team: Team, source: str, metarange: str, *, squash: bool = F
 
 
 @pytest.mark.parametrize("squash", [False, True])
-def test_a_checked_branch_takes_what_was_checked(team: Team, squash: bool) -> None:
+def test_a_checked_branch_takes_what_was_checked(team, squash):
     repo = team.owner.repository("mine")
     name = f"work-{next(_numbers)}"
     branch = repo.create_branch(name, "strict")
     branch.put(name, b"1")
     checked = branch.commit("work")
-    with pytest.raises(CatalogError, match="protected by", check=has_kind("permission_denied")):
+    with raising("permission_denied", "protected by"):
         publish_by_hand(team, name, checked.meta_range_id, squash=squash)()
     repo.ref(name).pass_check("quality")
-    with pytest.raises(CatalogError, match="protected by", check=has_kind("permission_denied")):
+    with raising("permission_denied", "protected by"):
         publish_by_hand(team, name, repo.ref("strict").commit.meta_range_id, squash=squash)()
     assert team.lake(WRITER).repository("mine").merge(name, "strict", squash=squash).reference
 
 
 @pytest.mark.parametrize("squash", [False, True])
-def test_an_object_written_again_is_merged_as_it_was_checked(team: Team, squash: bool) -> None:
+def test_an_object_written_again_is_merged_as_it_was_checked(team, squash):
     """A merge that leaves nothing of the destination shows the source's metarange, also where contents are equal."""
     repo, name = team.owner.repository("mine"), f"again-{next(_numbers)}"
     branch = repo.create_branch(name, "strict")
@@ -340,7 +335,7 @@ def test_an_object_written_again_is_merged_as_it_was_checked(team: Team, squash:
 
 
 @pytest.mark.parametrize("key", ["squash-origin", "revert-origin", "cherry-pick-origin", "lakeops.along.1"])
-def test_nobody_says_where_a_commit_comes_from(team: Team, key: str) -> None:
+def test_nobody_says_where_a_commit_comes_from(team, key):
     repo = team.lake(WRITER).repository("mine")
     repo.branch("dev").put(key, b"1")
     given = {key: repo.ref("main").commit.id}
@@ -354,7 +349,7 @@ def test_nobody_says_where_a_commit_comes_from(team: Team, key: str) -> None:
             verb()
 
 
-def test_a_picked_commit_does_not_pass_for_a_squashed_merge(team: Team) -> None:
+def test_a_picked_commit_does_not_pass_for_a_squashed_merge(team):
     repo = team.owner.repository("mine")
     repo.create_branch("feature", "main").put("feature", b"1")
     repo.branch("feature").commit("feature")
@@ -366,7 +361,7 @@ def test_a_picked_commit_does_not_pass_for_a_squashed_merge(team: Team) -> None:
 
 
 @pytest.mark.parametrize("shared", ["", "_shared"])
-def test_a_reader_stops_nobody_by_an_advisory_lock(team: Team, shared: str) -> None:
+def test_a_reader_stops_nobody_by_an_advisory_lock(team, shared):
     """The fair lock of a row counts when its holder may lock the row."""
     from lakeops.catalog.guards import fair_lock_key
 

@@ -1,8 +1,5 @@
 """Setting replication up: on moto, where every field is read back, and on ministack, which then replicates."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -12,14 +9,14 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 from services.s3 import QUICK
-from support.errors import has_kind
+from support.errors import raising
 from support.http_answers import Answers, error
 
 from lakeops import Lake, Settings, Split
-from lakeops.model.errors import InvalidInput, LakeopsError, PreconditionFailed, StoreError, Transient
+from lakeops.model.errors import InvalidInput, PreconditionFailed, StoreError, Transient
 from lakeops.ops.mirror import setup_s3
 from lakeops.ops.mirror.setup_s3 import carry_out, make_plan, make_removal_plan, replication_of
-from lakeops.store.s3 import S3Store
+from lakeops.store.s3 import S3Store, replication_rules
 from lakeops.store.s3.client import client
 from lakeops.store.s3.replication_rules import lifecycle_id, replication_id
 
@@ -27,7 +24,7 @@ ROLE = "arn:aws:iam::123456789012:role/replicate"
 OTHERS = {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 3}}
 
 
-def plan_for(stores: tuple[S3Store, S3Store], **more: object) -> setup_s3.ReplicationSetup:
+def plan_for(stores, **more):
     source, mirror = stores
     batch_role: Any = more.pop("batch_role", "")
     wish = replication_of(source.url, mirror.url, **{"role": ROLE, **more})
@@ -35,26 +32,26 @@ def plan_for(stores: tuple[S3Store, S3Store], **more: object) -> setup_s3.Replic
 
 
 @pytest.fixture(params=["moto", "ministack"])
-def stores_kind(request) -> str:
+def stores_kind(request):
     return request.param
 
 
 @pytest.fixture
-def stores(stores_kind, two_buckets) -> tuple[S3Store, S3Store]:
+def stores(stores_kind, two_buckets):
     return two_buckets(stores_kind)
 
 
 @pytest.fixture
-def on_ministack(two_buckets) -> tuple[S3Store, S3Store]:
+def on_ministack(two_buckets):
     return two_buckets("ministack")
 
 
 @pytest.fixture
-def listen() -> Iterator[Callable[..., Answers]]:
+def listen():
     """Has an operation meet the given answers, and gives these; None lets requests through."""
     with ExitStack() as stack:
 
-        def listening(store: S3Store, operation: str, *turns: object) -> Answers:
+        def listening(store, operation, *turns):
             answers, events = Answers(*turns), client(store.settings).meta.events
             events.register(f"before-send.s3.{operation}", answers)
             stack.callback(events.unregister, f"before-send.s3.{operation}", answers)
@@ -64,7 +61,7 @@ def listen() -> Iterator[Callable[..., Answers]]:
 
 
 @pytest.fixture
-def on_moto(two_buckets) -> tuple[S3Store, S3Store]:
+def on_moto(two_buckets):
     return two_buckets("moto")
 
 
@@ -323,16 +320,14 @@ def test_a_missing_right_is_named(on_moto, listen, operation, right):
 @pytest.mark.parametrize(("status", "code"), [(405, "MethodNotAllowed"), (501, "NotImplemented")])
 def test_a_server_that_cannot_replicate(on_moto, listen, operation, status, code):
     listen(on_moto[0], operation, error(status, code))
-    with pytest.raises(LakeopsError, match="mirror replicate", check=has_kind("unsupported")):
+    with raising("unsupported", "mirror replicate"):
         carry_out(plan_for(on_moto))
 
 
 # --- what was there before ---
-
-
 @pytest.fixture
-def as_on_aws(on_moto, monkeypatch, moto_endpoint) -> tuple[S3Store, S3Store]:
-    """The same buckets, reached without naming an endpoint, as AWS's are."""
+def as_on_aws(on_moto, monkeypatch, moto_endpoint):
+    """Buckets that are reached without naming an endpoint, as AWS's are."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", moto_endpoint)
     settings = replace(QUICK, connect_timeout=4.25)
     source, mirror = (S3Store(store.bucket, store.prefix, settings) for store in on_moto)
@@ -343,7 +338,7 @@ def test_an_empty_source_needs_no_batch_job(as_on_aws):
     plan = plan_for(as_on_aws)
     assert not plan.existing
     assert plan.batch is None
-    with pytest.raises(LakeopsError, check=has_kind("unsupported")):
+    with raising("unsupported"):
         setup_s3.start_batch(plan)
 
 
@@ -354,7 +349,7 @@ def test_the_batch_job_is_started(as_on_aws, monkeypatch):
     assert plan.batch is not None
     assert plan.batch["region"] == "us-east-1"
     control = boto3.client("s3control", region_name="us-east-1")  # type: ignore[call-overload]
-    monkeypatch.setattr(setup_s3, "control_client", {"us-east-1": control}.__getitem__)
+    monkeypatch.setattr(replication_rules, "control_client", {"us-east-1": control}.__getitem__)
     with Stubber(control) as stub:
         stub.add_response("create_job", {"JobId": "job-1"}, plan.batch["job"])
         assert setup_s3.start_batch(plan) == "job-1"
@@ -377,13 +372,11 @@ def test_servers_other_than_aws_have_no_batch_jobs(on_moto):
     plan = plan_for(on_moto)
     assert plan.existing
     assert plan.batch is None
-    with pytest.raises(LakeopsError, match="mirror replicate", check=has_kind("unsupported")):
+    with raising("unsupported", "mirror replicate"):
         setup_s3.start_batch(plan)
 
 
 # --- it replicates ---
-
-
 def test_what_a_lake_writes_arrives_and_what_it_deletes_goes(two_buckets, tmp_path):
     source, mirror = two_buckets("ministack")
     source.put("data/before", b"the rule concerns new objects alone")

@@ -1,16 +1,12 @@
 """Bulk staging: what rows may say, and how their addresses are kept."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops import Repository
 from lakeops.model import errors
 from lakeops.model.arrow import ENTRY_SCHEMA
 from lakeops.model.ids import check_checksum, check_content_type, check_metadata, check_mtime, check_size
@@ -21,7 +17,7 @@ from lakeops.ranges.validation import check_entries, relative
 from lakeops.store import layout
 
 
-def table(**columns) -> pa.Table:
+def table(**columns):
     rows = len(columns.get("path", ["a"]))
     return pa.table(
         {
@@ -35,7 +31,7 @@ def table(**columns) -> pa.Table:
     )
 
 
-def test_bulk_rows_are_staged_sorted_and_normalised(repo: Repository) -> None:
+def test_bulk_rows_are_staged_sorted_and_normalised(repo):
     main = repo.branch("main")
     moment = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     count = main.stage(
@@ -59,11 +55,11 @@ def test_bulk_rows_are_staged_sorted_and_normalised(repo: Repository) -> None:
 META = pa.map_(pa.string(), pa.string())
 
 
-def maps(*rows: list[tuple[str, str | None]]) -> pa.Array:
+def maps(*rows):
     return pa.array(rows, META)
 
 
-def invalid_text() -> pa.Array:
+def invalid_text():
     """A text that is not UTF-8, as programs that skip checks write it."""
     return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")])
 
@@ -112,7 +108,7 @@ BAD_COLUMNS = [
 
 
 @pytest.mark.parametrize(("columns", "error", "says"), BAD_COLUMNS, ids=range(len(BAD_COLUMNS)))
-def test_bad_bulk_rows_stage_nothing(repo: Repository, columns, error, says: str) -> None:
+def test_bad_bulk_rows_stage_nothing(repo, columns, error, says):
     with pytest.raises(error, match=says) as caught:
         repo.branch("main").stage(table(**columns))
     assert "\n" not in caught.value.message
@@ -121,19 +117,19 @@ def test_bad_bulk_rows_stage_nothing(repo: Repository, columns, error, says: str
 
 
 @pytest.mark.parametrize("thing", [None, "a", [], {"path": ["a"]}])
-def test_what_is_no_table_is_refused(repo: Repository, thing) -> None:
+def test_what_is_no_table_is_refused(repo, thing):
     with pytest.raises(errors.InvalidInput, match=r"pyarrow\.Table"):
         repo.branch("main").stage(thing)
 
 
-def test_a_column_that_comes_twice_is_refused(repo: Repository) -> None:
+def test_a_column_that_comes_twice_is_refused(repo):
     for name in ("path", "mtime", "metadata"):
         twice = table(metadata=maps([])).append_column(name, table(metadata=maps([]))[name])
         with pytest.raises(errors.InvalidInput, match=f"{name!r} more than once"):
             repo.branch("main").stage(twice)
 
 
-def test_the_bad_row_among_many_is_named(repo: Repository) -> None:
+def test_the_bad_row_among_many_is_named(repo):
     """In whatever chunk it lies, and whatever slice of a larger table this is."""
     rows = [[("k", "v")]] * 6 + [[("k", None)]]
     columns = {"path": [f"p{n}" for n in range(7)], "metadata": maps([("never", None)], *rows)[1:]}
@@ -157,7 +153,7 @@ ROW = st.fixed_dictionaries(
 )
 
 
-def refused(row: dict[str, Any]) -> bool:
+def refused(row):
     """Whether the rules for one object refuse a row."""
     pairs = dict(row["metadata"])
     try:
@@ -173,7 +169,7 @@ def refused(row: dict[str, Any]) -> bool:
 
 
 @given(rows=st.lists(ROW, max_size=4))
-def test_columns_are_judged_as_single_objects_are(rows: list[dict[str, Any]]) -> None:
+def test_columns_are_judged_as_single_objects_are(rows):
     schema = pa.schema([ENTRY_SCHEMA.field(name).with_nullable(True) for name in ROW_COLUMNS])
     whole = pa.Table.from_pylist([{**row, "physical_address": "data/x"} for row in rows], schema)
     whole.validate(full=True)
@@ -190,7 +186,7 @@ def test_columns_are_judged_as_single_objects_are(rows: list[dict[str, Any]]) ->
 ROW_COLUMNS = ("path", "physical_address", "checksum", "size_bytes", "mtime", "content_type", "metadata")
 
 
-def test_the_largest_rows_that_are_allowed_are_committed(repo: Repository, clock) -> None:
+def test_the_largest_rows_that_are_allowed_are_committed(repo, clock):
     main = repo.branch("main")
     names = [f"{n:04}" + '"' * 1020 for n in range(300)]
     columns = {
@@ -208,12 +204,12 @@ def test_the_largest_rows_that_are_allowed_are_committed(repo: Repository, clock
     assert [item.path for item in repo.ref("main").list()] == names
 
 
-def test_an_address_that_climbs_out_of_this_namespace_by_its_url_is_refused(repo: Repository) -> None:
+def test_an_address_that_climbs_out_of_this_namespace_by_its_url_is_refused(repo):
     with pytest.raises(errors.InvalidInput):
         repo.branch("main").stage(table(physical_address=[repo.storage_namespace + "/../other/x"]))
 
 
-def test_a_missing_column_is_named(repo: Repository) -> None:
+def test_a_missing_column_is_named(repo):
     with pytest.raises(errors.InvalidInput, match="checksum"):
         repo.branch("main").stage(table().drop_columns(["checksum"]))
 
@@ -225,7 +221,7 @@ addresses = st.one_of(
 namespaces = pytest.mark.parametrize("namespace", ["file:///lake/a%20b", "s3://bucket/prefix"])
 
 
-def chunks(parts: list[list[str]]) -> pa.ChunkedArray:
+def chunks(parts):
     """A column of several chunks, each of them a slice of something longer."""
     return pa.chunked_array([pa.array(["é", *part, "%"], pa.string()).slice(1, len(part)) for part in parts])
 

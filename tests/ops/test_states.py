@@ -1,11 +1,7 @@
 """Errors of PostgreSQL, one of each class of SQLSTATE, at the statements of a put, a commit and a merge."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import psycopg.errors
 import pytest
@@ -43,26 +39,26 @@ VERBS: dict[str, Callable[[Lake], object]] = {
 class Fault:
     """An error of the driver at one statement and at all after it, until it is lifted."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.state: str | None = None
         self.at = self.seen = 0
 
-    def __call__(self, *_: Any) -> None:
+    def __call__(self, *_):
         self.seen += 1
         if self.state is not None and self.seen >= self.at:
             raise psycopg.errors.lookup(self.state)("the database says no\nDETAIL: secret")
 
-    def set(self, state: str | None, at: int = 0) -> None:
+    def set(self, state, at=0):
         self.state, self.at, self.seen = state, at, 0
 
 
 @pytest.fixture
-def settings(tmp_path: Path, empty_postgres_url: str) -> Settings:
+def settings(tmp_path, empty_postgres_url):
     return Settings.load(home=tmp_path, database_url=empty_postgres_url, fsync=False)
 
 
 @pytest.fixture
-def lake(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+def lake(settings, monkeypatch):
     monkeypatch.setattr("lakeops.catalog.database.TRIES", 2)
     monkeypatch.setattr("lakeops.catalog.database.pause", lambda _seconds: None)
     with Lake.open(settings=settings) as lake:
@@ -76,7 +72,7 @@ def lake(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_state_at_the_statements_of_a_verb_is_an_error_of_lakeops(lake: Lake, verb: str) -> None:
+def test_each_state_at_the_statements_of_a_verb_is_an_error_of_lakeops(lake, verb):
     fault = Fault()
     event.listen(lake.catalog.database.engine, "do_execute", fault)
     met = set()
@@ -99,14 +95,7 @@ def test_each_state_at_the_statements_of_a_verb_is_an_error_of_lakeops(lake: Lak
 
 
 @pytest.mark.parametrize(("state", "code"), [("42501", 5), ("57P01", 1), ("XX000", 1)])
-def test_the_command_line_says_it_in_one_line(
-    lake: Lake,
-    settings: Settings,
-    state: str,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_line_says_it_in_one_line(lake, settings, state, code, monkeypatch, capsys):
     fault = Fault()
     event.listen(lake.catalog.database.engine, "do_execute", fault)
     fault.set(state)

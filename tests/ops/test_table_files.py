@@ -1,26 +1,21 @@
 """Files that engines write below a table's location: staged by commits of the table, and garbage otherwise."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from support.errors import has_kind
+from support.errors import raising
 from support.scenes import SPLIT
 
-from lakeops import Lake, Repository
 from lakeops.model import errors
 from lakeops.ops.tables import TableChange
 from lakeops.store import layout
-from lakeops.testing import Faults, ManualClock
 
 
 @pytest.fixture
-def repo(faulty_lake: Lake) -> Repository:
+def repo(faulty_lake):
     repo = faulty_lake.create_repository("repo", split=SPLIT)
     with repo.branch("main").batch() as batch:
         for number in range(40):  # so that the deletion limit is not reached
@@ -30,15 +25,15 @@ def repo(faulty_lake: Lake) -> Repository:
 
 
 @pytest.fixture
-def location(repo: Repository) -> str:
+def location(repo):
     return repo.table_files.new_location()
 
 
 @pytest.fixture
-def write(repo: Repository, location: str, clock: ManualClock) -> Callable[[str, int], Path]:
+def write(repo, location, clock):
     """Write a file as an engine does, some days ago by the store's clock."""
 
-    def write(name: str, days: int) -> Path:
+    def write(name, days):
         path = Path(location.removeprefix("file://"), name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
@@ -49,20 +44,20 @@ def write(repo: Repository, location: str, clock: ManualClock) -> Callable[[str,
     return write
 
 
-def change(location: str, *names: str, gone: tuple[str, ...] = ()) -> TableChange:
+def change(location, *names, gone=()):
     files = {f"t/{name}": (name, len(name)) for name in names}
     return TableChange(location, (f"metadata/{uuid4()}.json", b"{}"), "t/metadata.json", files, gone)
 
 
-def commit_table(repo: Repository, made: TableChange) -> None:
+def commit_table(repo, made):
     repo.branch("main").update_tables("t/metadata.json", lambda: [made])
 
 
-def collect(repo: Repository) -> None:
+def collect(repo):
     repo.gc.sweep(repo.gc.mark().id, force=True)
 
 
-def test_what_no_commit_staged_is_collected_by_its_age_in_the_store(repo, location, write, clock) -> None:
+def test_what_no_commit_staged_is_collected_by_its_age_in_the_store(repo, location, write, clock):
     old, young, staged, committed = (write(f"data/{name}", 3) for name in ("old", "young", "staged", "committed"))
     write("data/young", 0)
     commit_table(repo, change(location, "data/committed"))
@@ -77,11 +72,11 @@ def test_what_no_commit_staged_is_collected_by_its_age_in_the_store(repo, locati
     assert repo.ref("main@").read("t/data/committed") == b"data/committed"
 
 
-def test_a_file_that_a_mark_holds_is_not_staged(repo, location, write) -> None:
+def test_a_file_that_a_mark_holds_is_not_staged(repo, location, write):
     write("data/old", 3)
     mark = repo.gc.mark()
     young = write("data/young", 0)
-    with pytest.raises(errors.PreconditionFailed, check=has_kind("object_collected")):
+    with raising("object_collected"):
         commit_table(repo, change(location, "data/old"))
     commit_table(repo, change(location, "data/young"))
     repo.gc.sweep(mark.id, force=True)
@@ -91,11 +86,11 @@ def test_a_file_that_a_mark_holds_is_not_staged(repo, location, write) -> None:
 
 
 @pytest.mark.parametrize(("days", "refused"), [(0, False), (3, True)])
-def test_while_a_mark_is_made_young_files_are_staged(repo, location, write, faults: Faults, days, refused) -> None:
+def test_while_a_mark_is_made_young_files_are_staged(repo, location, write, faults, days, refused):
     path = write("data/one", days)
     outcomes = []
 
-    def stage(_: object) -> None:
+    def stage(_):
         try:
             commit_table(repo, change(location, "data/one"))
         except errors.Transient as error:
@@ -110,12 +105,12 @@ def test_while_a_mark_is_made_young_files_are_staged(repo, location, write, faul
     assert path.exists() == (not refused)
 
 
-def test_a_change_is_computed_again_when_others_staged(repo, location, write) -> None:
+def test_a_change_is_computed_again_when_others_staged(repo, location, write):
     for name in ("data/a", "data/b"):
         write(name, 0)
     main, seen = repo.branch("main"), []
 
-    def compute() -> list[TableChange]:
+    def compute():
         seen.append(main.find("t/metadata.json"))
         if len(seen) == 1:
             commit_table(repo, change(location, "data/a"))
@@ -140,7 +135,7 @@ def test_a_change_is_computed_again_when_others_staged(repo, location, write) ->
         "",
     ],
 )
-def test_no_other_place_is_a_tables(repo: Repository, url: str) -> None:
+def test_no_other_place_is_a_tables(repo, url):
     for do in (repo.table_files.size, repo.table_files.open, lambda place: repo.table_files.write(place, b"x")):
         with pytest.raises(errors.InvalidInput, match="is not where tables of repository 'repo' lie"):
             do(url.format(root=repo.storage_namespace))

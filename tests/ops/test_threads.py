@@ -1,19 +1,15 @@
 """Threads of one process that publish to one branch: they take turns, so none plans in vain."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from support.errors import has_kind
+from support.errors import raising
 from support.scenes import SPLIT, open_faulty, tree
 
-from lakeops import Lake, Repository, Settings
+from lakeops import Settings
 from lakeops.model.clock import pause
-from lakeops.model.errors import CommitExpired, LakeopsError, MergeConflict, PreconditionFailed, StoreUnavailable
+from lakeops.model.errors import CommitExpired, LakeopsError, MergeConflict, StoreUnavailable
 from lakeops.ops import publish as publishing
 from lakeops.ops.fsck.findings import Severity
 from lakeops.testing import Crash, Faults
@@ -22,19 +18,19 @@ THREADS = 6
 
 
 @pytest.fixture
-def faults() -> Faults:
+def faults():
     return Faults()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def lake(request, tmp_path: Path, faults: Faults) -> Iterator[Lake]:
+def lake(request, tmp_path, faults):
     url = {} if request.param == "sqlite" else {"database_url": request.getfixturevalue("empty_postgres_url")}
     with open_faulty(Settings.load(home=tmp_path / "home", fsync=False, **url), faults) as lake:
         yield lake
 
 
 @pytest.fixture
-def repo(lake: Lake, faults: Faults) -> Repository:
+def repo(lake, faults):
     """A repository with a branch for each thread, each with a path of its own and one that all of them have."""
     repo = lake.create_repository("repo", split=SPLIT)
     repo.branch("main").put("base", b"base")
@@ -48,22 +44,21 @@ def repo(lake: Lake, faults: Faults) -> Repository:
     return repo
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Return as soon as something holds that another thread is going to do."""
+def wait_until(holds):
     while not holds():
         pause(0.002)
 
 
-def waiting() -> int:
+def waiting():
     """How many threads take part in the turns of a branch, with the one whose turn it is."""
     return max(map(len, publishing._threads.values()), default=0)
 
 
-def at_once(faults: Faults, acts: list[Callable[[], object]]) -> list[object]:
-    """What each gave or raised. The first one to publish waits until all others are in line."""
+def at_once(faults, acts):
+    """The results or errors of the threads. The first one to publish waits until all others are in line."""
     faults.hook("publish", at=1, action=lambda _: wait_until(lambda: waiting() == len(acts)))
 
-    def fate(act: Callable[[], object]) -> object:
+    def fate(act):
         try:
             return act()
         except LakeopsError as error:
@@ -73,16 +68,16 @@ def at_once(faults: Faults, acts: list[Callable[[], object]]) -> list[object]:
         return list(pool.map(fate, acts))
 
 
-def merges(repo: Repository, names: list[str]) -> list[Callable[[], object]]:
+def merges(repo, names):
     return [lambda name=name: repo.merge(name, "main").reference for name in names]
 
 
-def check(repo: Repository) -> None:
+def check(repo):
     assert Severity.ERROR not in {finding.severity for finding in repo.fsck()}
     assert not publishing._threads, "nobody is left in line"
 
 
-def test_none_plans_in_vain(repo: Repository, faults: Faults) -> None:
+def test_none_plans_in_vain(repo, faults):
     commits = at_once(faults, merges(repo, [f"dev{number}" for number in range(THREADS)]))
     assert (faults.counts["publish"], faults.counts["enqueue"]) == (THREADS, 0)
     history = list(repo.log("main", first_parent=True))
@@ -92,7 +87,7 @@ def test_none_plans_in_vain(repo: Repository, faults: Faults) -> None:
     check(repo)
 
 
-def test_all_but_the_first_meet_a_conflict_with_what_is_published(repo: Repository, faults: Faults) -> None:
+def test_all_but_the_first_meet_a_conflict_with_what_is_published(repo, faults):
     fates = at_once(faults, merges(repo, [f"clash{number}" for number in range(THREADS)]))
     assert sorted(type(fate).__name__ for fate in fates) == [MergeConflict.__name__] * (THREADS - 1) + ["str"]
     assert repo.branch("main").head.id in fates
@@ -100,8 +95,8 @@ def test_all_but_the_first_meet_a_conflict_with_what_is_published(repo: Reposito
 
 
 @pytest.mark.parametrize("error", [CommitExpired("retention was quicker"), StoreUnavailable("gone")])
-def test_an_error_is_one_thread_s_own(repo: Repository, faults: Faults, error: LakeopsError) -> None:
-    def refuse(_call: object) -> None:
+def test_an_error_is_one_thread_s_own(repo, faults, error):
+    def refuse(_call):
         raise error
 
     faults.hook("publish", at=2, action=refuse)
@@ -111,7 +106,7 @@ def test_an_error_is_one_thread_s_own(repo: Repository, faults: Faults, error: L
     check(repo)
 
 
-def test_who_is_interrupted_holds_up_nobody(repo: Repository, faults: Faults) -> None:
+def test_who_is_interrupted_holds_up_nobody(repo, faults):
     faults.crash(at=1, operations=("publish",))
     with pytest.raises(Crash):
         repo.merge("dev0", "main")
@@ -120,10 +115,10 @@ def test_who_is_interrupted_holds_up_nobody(repo: Repository, faults: Faults) ->
     check(repo)
 
 
-def test_turns_come_in_order() -> None:
+def test_turns_come_in_order():
     order, place = list[int](), ("namespace", "main")
 
-    def wait(number: int) -> None:
+    def wait(number):
         with publishing._after_other_threads(place):
             order.append(number)
 
@@ -140,12 +135,12 @@ def test_turns_come_in_order() -> None:
     assert order == list(range(5))
 
 
-def test_a_thread_that_its_own_callback_waits_for_is_not_locked_out(repo: Repository, monkeypatch) -> None:
+def test_a_thread_that_its_own_callback_waits_for_is_not_locked_out(repo, monkeypatch):
     """The turns spare work. What waits for them in a circle goes on without."""
     monkeypatch.setattr(publishing, "LEAST_SECONDS", 0.2)
     merged = Event()
 
-    def merge_beside(_head: str) -> None:
+    def merge_beside(_head):
         if not merged.is_set():
             merged.set()
             with ThreadPoolExecutor(1) as pool:
@@ -156,8 +151,8 @@ def test_a_thread_that_its_own_callback_waits_for_is_not_locked_out(repo: Reposi
     check(repo)
 
 
-def test_two_calls_under_one_key_publish_one_commit_and_say_the_same(repo: Repository, faults: Faults) -> None:
-    def merge() -> object:
+def test_two_calls_under_one_key_publish_one_commit_and_say_the_same(repo, faults):
+    def merge():
         return repo.merge("dev0", "main", allow_empty=True, idempotency_key="the same")
 
     first, second = at_once(faults, [merge, merge])
@@ -166,10 +161,10 @@ def test_two_calls_under_one_key_publish_one_commit_and_say_the_same(repo: Repos
     assert len(list(repo.log("main", first_parent=True))) == 3
 
 
-def test_uncommitted_changes_are_refused_while_others_publish(repo: Repository, faults: Faults) -> None:
+def test_uncommitted_changes_are_refused_while_others_publish(repo, faults):
     """They come after the first one has planned, and before the second one's turn."""
 
-    def stage(_call: object) -> None:
+    def stage(_call):
         wait_until(lambda: waiting() == 2)
         repo.branch("main").put("new", b"")
 
@@ -179,6 +174,6 @@ def test_uncommitted_changes_are_refused_while_others_publish(repo: Repository, 
         wait_until(lambda: waiting() == 1)
         second = pool.submit(repo.merge, "dev1", "main")
         assert first.result().reference
-        with pytest.raises(PreconditionFailed, check=has_kind("dirty_branch")):
+        with raising("dirty_branch"):
             second.result()
     check(repo)

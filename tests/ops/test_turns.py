@@ -1,17 +1,12 @@
 """Publishers that meet at one branch: everybody's turn comes, and nobody is overtaken by those who came later."""
 
-from __future__ import annotations
-
 import os
 import signal
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import count, takewhile
-from pathlib import Path
-from typing import Any
 
 import pytest
 from support.forked import CONTEXT, run_forked
@@ -31,7 +26,7 @@ MOST_OVERTAKEN = 4
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def settings(request, tmp_path: Path) -> Iterator[Settings]:
+def settings(request, tmp_path):
     if request.param == "sqlite":
         yield Settings.load(home=tmp_path / "home", fsync=False)
     else:
@@ -56,21 +51,21 @@ class Fate:
 class Watched:
     """A catalog that notes how its thread's publisher fares."""
 
-    def __init__(self, inner: Any, fate: Fate) -> None:
+    def __init__(self, inner, fate):
         self._inner = inner
         self.commits = WatchedCommits(inner, fate)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._inner, name)
 
 
 class WatchedCommits:
-    def __init__(self, catalog: Any, fate: Fate) -> None:
+    def __init__(self, catalog, fate):
         self._catalog = catalog
         self._inner = catalog.commits
         self._fate = fate
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._inner, name)
 
     def publish(self, request):
@@ -85,7 +80,7 @@ class WatchedCommits:
         return ahead
 
 
-def merge_often(settings: Settings, name: str, rounds: Iterable[int]) -> list[Fate]:
+def merge_often(settings, name, rounds):
     fates = []
     with Lake.open(settings=settings) as lake:
         inner = lake.catalog
@@ -103,7 +98,7 @@ def merge_often(settings: Settings, name: str, rounds: Iterable[int]) -> list[Fa
     return fates
 
 
-def check_fates(settings: Settings, fates: list[Fate], *, publishers: int = 1) -> None:
+def check_fates(settings, fates, *, publishers=1):
     """Every merge is in the history once, was tried twice at most, and was overtaken by none that came after it.
 
     On a busy machine a place may lapse for a moment. It is not counted then, and keeps its number. So with that many
@@ -121,14 +116,14 @@ def check_fates(settings: Settings, fates: list[Fate], *, publishers: int = 1) -
         assert len(tree(repo, "main")) == len(fates)
 
 
-def prepare(settings: Settings, names: list[str]) -> None:
+def prepare(settings, names):
     with Lake.open(settings=settings) as lake:
         repo = lake.create_repository("repo", split=Split(4, 8, 16))
         for name in names:
             repo.create_branch(name)
 
 
-def test_eight_processes_that_merge_into_one_branch(settings: Settings) -> None:
+def test_eight_processes_that_merge_into_one_branch(settings):
     names = [f"dev{number}" for number in range(8)]
     prepare(settings, names)
     fates = run_forked(lambda name: merge_often(settings, name, range(2)), names, seconds=300)
@@ -136,30 +131,30 @@ def test_eight_processes_that_merge_into_one_branch(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("settings", [pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"], indirect=True)
-def test_thirty_two_threads_that_merge_into_one_branch(settings: Settings) -> None:
+def test_thirty_two_threads_that_merge_into_one_branch(settings):
     """In the default run on PostgreSQL, where they meet in the most places; the processes below meet on both."""
     merge_at_once(settings, seconds=0.2)
 
 
 @pytest.mark.slow
-def test_thirty_two_threads_that_merge_into_one_branch_for_a_minute(settings: Settings) -> None:
+def test_thirty_two_threads_that_merge_into_one_branch_for_a_minute(settings):
     merge_at_once(settings, seconds=60)
 
 
 @pytest.mark.slow
-def test_thirty_two_processes_that_merge_into_one_branch_for_a_minute(settings: Settings) -> None:
+def test_thirty_two_processes_that_merge_into_one_branch_for_a_minute(settings):
     names = [f"dev{number:02}" for number in range(32)]
     prepare(settings, names)
     passed = stopwatch()
 
-    def publisher(name: str) -> list[Fate]:
+    def publisher(name):
         return merge_often(settings, name, takewhile(lambda number: not number or passed() < 60, count()))
 
     check_and_tell(settings, run_forked(publisher, names, seconds=600))
 
 
 @pytest.mark.slow
-def test_thirty_two_threads_of_one_lake_for_a_minute(settings: Settings) -> None:
+def test_thirty_two_threads_of_one_lake_for_a_minute(settings):
     """They take turns. None gives up, and none is left behind: while one merges, another one merges twice."""
     names = [f"dev{number:02}" for number in range(32)]
     prepare(settings, names)
@@ -168,7 +163,7 @@ def test_thirty_two_threads_of_one_lake_for_a_minute(settings: Settings) -> None
         repo = lake.repository("repo")
         order: list[str] = []
 
-        def publisher(name: str) -> int:
+        def publisher(name):
             done = 0
             while not done or passed() < 60:
                 repo.branch(name).put(f"{name}/{done}", b"")
@@ -185,7 +180,7 @@ def test_thirty_two_threads_of_one_lake_for_a_minute(settings: Settings) -> None
         assert len(tree(repo, "main")) == len(order)
 
 
-def merge_at_once(settings: Settings, seconds: float) -> None:
+def merge_at_once(settings, seconds):
     """Thirty-two publishers, each with a lake of its own: none gives up, and none is overtaken by latecomers."""
     names = [f"dev{number:02}" for number in range(32)]
     prepare(settings, names)
@@ -196,7 +191,7 @@ def merge_at_once(settings: Settings, seconds: float) -> None:
     check_and_tell(settings, fates)
 
 
-def check_and_tell(settings: Settings, fates: list[list[Fate]]) -> None:
+def check_and_tell(settings, fates):
     """Nobody was overtaken by latecomers. Prints how long merges took."""
     everything = [fate for some in fates for fate in some]
     check_fates(settings, everything, publishers=len(fates))
@@ -207,12 +202,12 @@ def check_and_tell(settings: Settings, fates: list[list[Fate]]) -> None:
     )
 
 
-def test_a_publisher_that_was_killed_holds_others_up_for_a_moment_only(settings: Settings, monkeypatch) -> None:
+def test_a_publisher_that_was_killed_holds_others_up_for_a_moment_only(settings, monkeypatch):
     """It dies when its turn has come: the others go on once its place has lapsed."""
     monkeypatch.setattr(publishing, "LEAST_SECONDS", 0.5)
     prepare(settings, ["killed", "dev"])
 
-    def die() -> None:
+    def die():
         with Lake.open(settings=settings) as lake:
             repo = lake.repository("repo")
             repo.branch("killed").put("killed", b"")
@@ -234,7 +229,7 @@ def test_a_publisher_that_was_killed_holds_others_up_for_a_moment_only(settings:
     check_fates(settings, fates)
 
 
-def test_a_place_that_nobody_renews_lapses(tmp_path: Path, clock, monkeypatch) -> None:
+def test_a_place_that_nobody_renews_lapses(tmp_path, clock, monkeypatch):
     """By the catalog's clock, however many publish after it."""
     settings = Settings.load(home=tmp_path / "lapse", fsync=False)
     with Lake.open(settings=settings, clock=clock) as lake:
@@ -249,7 +244,7 @@ def test_a_place_that_nobody_renews_lapses(tmp_path: Path, clock, monkeypatch) -
         assert clock.now() == again
 
 
-def test_a_place_is_given_up_whatever_ends_the_wait(settings: Settings) -> None:
+def test_a_place_is_given_up_whatever_ends_the_wait(settings):
     """A conflict that is found when the turn has come, for one: nobody waits for a place that nobody has."""
     prepare(settings, ["dev"])
     faults = Faults()
@@ -260,10 +255,10 @@ def test_a_place_is_given_up_whatever_ends_the_wait(settings: Settings) -> None:
             repo.branch(name).commit(name)
         faults.revive()
 
-        def moved(_call) -> None:
+        def moved(_call):
             raise BranchMoved("others were first")
 
-        def broken(_call) -> None:
+        def broken(_call):
             raise RuntimeError("the plan broke")
 
         faults.hook("publish", at=1, action=moved)
@@ -275,7 +270,7 @@ def test_a_place_is_given_up_whatever_ends_the_wait(settings: Settings) -> None:
         assert (faults.counts["publish"], faults.counts["enqueue"]) == (3, 1)
 
 
-def test_something_that_publishes_during_a_publish_of_its_thread(settings: Settings) -> None:
+def test_something_that_publishes_during_a_publish_of_its_thread(settings):
     """It would wait for its own caller; so it publishes at its caller's place, and the caller tries again."""
     prepare(settings, ["dev"])
     faults = Faults()
@@ -285,7 +280,7 @@ def test_something_that_publishes_during_a_publish_of_its_thread(settings: Setti
         repo.branch("dev").commit("dev")
         faults.revive()
 
-        def publish_beside(call) -> None:
+        def publish_beside(call):
             again.put(f"m{faults.counts['publish']}", b"")
             again.commit("beside")
 

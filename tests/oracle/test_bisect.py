@@ -1,22 +1,19 @@
 """The first bad commit of random histories, against ``git bisect run``."""
 
-from __future__ import annotations
-
 import random
 import re
 
 import pytest
-from support.git_oracle import GitOracle, Node
+from support.git_oracle import Node
 from support.graphs import History, make_history, random_dates, random_parents
 
 from lakeops.model.graph import is_ancestor
-from lakeops.model.records import Commit
 from lakeops.ops.bisection import Search, between
 
 SEEDS = range(14)
 
 
-def found_by(get, line: list[Commit], culprit: str, skipped: set[str]) -> tuple[set[str], int]:
+def found_by(get, line, culprit, skipped):
     """The commits that may be the first bad one at the end, and how many looks it took."""
     search, looks = Search(line), 0
     while not search.is_done and (commit := search.next()) is not None:
@@ -25,7 +22,7 @@ def found_by(get, line: list[Commit], culprit: str, skipped: set[str]) -> tuple[
     return {commit.id for commit in search.left}, looks
 
 
-def git_bisect(git: GitOracle, good: str, bad: str, culprit: str, skipped: set[str]) -> tuple[set[str], int]:
+def git_bisect(git, good, bad, culprit, skipped):
     directory = str(git._directory)
     skip = "".join(f"test $now = {one} && exit 125; " for one in sorted(skipped))
     script = f"now=$(git rev-parse BISECT_HEAD); {skip}! git merge-base --is-ancestor {culprit} $now"
@@ -47,7 +44,7 @@ def git_bisect(git: GitOracle, good: str, bad: str, culprit: str, skipped: set[s
 
 
 @pytest.mark.parametrize("share", [0, 0.4])
-def test_bisect_finds_what_git_finds(git: GitOracle, share: float) -> None:
+def test_bisect_finds_what_git_finds(git, share):
     ours_all = theirs_all = cases = 0
     for seed in SEEDS:
         rng = random.Random(seed)
@@ -79,7 +76,7 @@ def test_bisect_finds_what_git_finds(git: GitOracle, share: float) -> None:
         assert ours_all <= theirs_all * 1.1, "as few looks as git's"
 
 
-def test_first_parents_are_those_of_git(git: GitOracle) -> None:
+def test_first_parents_are_those_of_git(git):
     for seed in range(40):
         rng = random.Random(seed)
         size = rng.randint(2, 30)
@@ -96,7 +93,7 @@ def test_first_parents_are_those_of_git(git: GitOracle) -> None:
         assert [one.id for one in between(get, good.id, bad.id, first_parent=True)] == line
 
 
-def test_a_long_line_takes_few_looks() -> None:
+def test_a_long_line_takes_few_looks():
     size = 30_000
     commits = make_history([() if not index else (index - 1,) for index in range(size)], range(size))
     get = History(commits)

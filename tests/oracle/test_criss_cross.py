@@ -1,21 +1,17 @@
 """Merges of criss-cross histories, against Git's own merges of the same commits."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.git_oracle import GitOracle, Node
+from support.git_oracle import Node
 from support.graphs import History, make_history, merge_base, random_dates, random_parents
-from support.machine import Model, ModelCommit, Tree, foretold, merged
+from support.machine import Model, ModelCommit, foretold, merged
 
-from lakeops import Commit, Lake, Repository, Settings, Split
+from lakeops import Lake, Repository, Settings, Split
 from lakeops.model.errors import MergeConflict
 from lakeops.model.graph import merge_bases
 from lakeops.testing import ManualClock
@@ -24,7 +20,7 @@ PATHS = [f"{letter}{digit}" for letter in "abc" for digit in range(5)]
 SPLITS = [Split(1, 2, 4), Split(100, 100, 1000)]
 
 
-def test_merge_bases_are_all_that_git_finds(git: GitOracle) -> None:
+def test_merge_bases_are_all_that_git_finds(git):
     drawn = []
     for seed in range(200):
         rng = random.Random(seed)
@@ -48,7 +44,7 @@ def test_merge_bases_are_all_that_git_finds(git: GitOracle) -> None:
     assert sum(found.values()) - found[0] - found[1] > 30, found
 
 
-def test_bases_of_groups_are_those_of_merges_of_them(git: GitOracle) -> None:
+def test_bases_of_groups_are_those_of_merges_of_them(git):
     for seed in range(60):
         rng = random.Random(seed)
         parents = random_parents(rng, rng.randint(6, 30))
@@ -61,7 +57,7 @@ def test_bases_of_groups_are_those_of_merges_of_them(git: GitOracle) -> None:
         assert {theirs[one.id] for one in best} == git.merge_base_all(*ids[-2:]), f"seed {seed}"
 
 
-def test_a_simple_history_costs_no_more_than_its_one_base() -> None:
+def test_a_simple_history_costs_no_more_than_its_one_base():
     line: list[tuple[int, ...]] = [(), *((number,) for number in range(50))]
     parents = [*line, (30,), (51,), (52,)]
     commits = make_history(parents)
@@ -73,8 +69,6 @@ def test_a_simple_history_costs_no_more_than_its_one_base() -> None:
 
 
 # --- merges ------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Story:
     """A repository whose branches take each other's changes at once, and the same as trees."""
@@ -84,7 +78,7 @@ class Story:
     model: Model
     count: int = 0
 
-    def write(self, branch: str, files: dict[str, str | None]) -> None:
+    def write(self, branch, files):
         self.count += 1
         here = self.model.tree(self.model.branches[branch])
         ordered = sorted(path for path, text in files.items() if text is not None)
@@ -104,7 +98,7 @@ class Story:
         tree = {path: text for path, text in {**here, **files}.items() if text is not None}
         self._note(branch, handle.commit("write", allow_empty=True), tree)
 
-    def take(self, source: str, branch: str, strategy: str) -> None:
+    def take(self, source, branch, strategy):
         """Merge a commit into a branch."""
         head = self.model.branches[branch]
         if source in self.model.ancestors(head):
@@ -113,12 +107,12 @@ class Story:
         made = self.repo.merge(source, branch, strategy=strategy).reference
         self._note(branch, self.repo.ref(str(made)).commit, tree)
 
-    def read(self, ref: str) -> Tree:
+    def read(self, ref):
         table = self.repo.ref(ref).entries().read_all()
         sums = table["checksum"].to_pylist()
         return {path: text.removeprefix("sum-") for path, text in zip(table["path"].to_pylist(), sums, strict=True)}
 
-    def in_git(self, git: GitOracle) -> dict[str, str]:
+    def in_git(self, git):
         """Commit ids here to those of the same commits there."""
         known = [self.repo.ref(one).commit for one in self.model.commits]
         known.sort(key=lambda commit: commit.generation)
@@ -134,23 +128,23 @@ class Story:
         ]
         return dict(zip((commit.id for commit in known), git.import_dag(nodes), strict=True))
 
-    def begin(self) -> None:
+    def begin(self):
         root = self.repo.ref("main").commit
         self.model.commits[root.id] = ModelCommit({}, (), root.creation_date)
         self.model.branches["main"] = root.id
 
-    def branch(self, name: str) -> None:
+    def branch(self, name):
         self.repo.create_branch(name)
         self.model.branches[name] = self.model.branches["main"]
 
-    def _note(self, branch: str, commit: Commit, tree: Tree) -> None:
+    def _note(self, branch, commit, tree):
         self.clock.advance(seconds=1)  # Git orders merge bases by date
         self.model.commits[commit.id] = ModelCommit(tree, commit.parents, commit.creation_date)
         self.model.branches[branch] = commit.id
 
 
 @pytest.fixture(params=SPLITS, ids=["many-ranges", "one-range"])
-def story(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Story]:
+def story(request, tmp_path):
     clock = ManualClock()
     with Lake.open(settings=Settings.load(home=tmp_path, fsync=False, committer="oracle"), clock=clock) as lake:
         story = Story(lake.create_repository("repo", split=request.param), clock, Model())
@@ -158,7 +152,7 @@ def story(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Story]:
         yield story
 
 
-def tell(story: Story, rng: random.Random) -> None:
+def tell(story, rng):
     story.write("main", dict.fromkeys(PATHS[::2], "0"))
     names = ["main", "b", "c"][: rng.choice((2, 2, 3))]
     for name in names[1:]:
@@ -178,7 +172,7 @@ def tell(story: Story, rng: random.Random) -> None:
         story.write(name, {rng.choice(PATHS): rng.choice((None, "0", "1", "2"))})
 
 
-def check(story: Story, git: GitOracle) -> Counter[str]:
+def check(story, git):
     """Every pair of branches merges as the model says, as it was foretold, and as Git does."""
     in_git, seen = story.in_git(git), Counter()
     pairs = list(permutations(story.model.branches.values(), 2))
@@ -223,14 +217,14 @@ def check(story: Story, git: GitOracle) -> Counter[str]:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3])
-def test_random_criss_crosses(story: Story, git: GitOracle, seed: int) -> None:
+def test_random_criss_crosses(story, git, seed):
     tell(story, random.Random(seed))
     assert check(story, git)["criss-cross"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_many_random_criss_crosses(tmp_path: Path, git: GitOracle) -> None:
+def test_many_random_criss_crosses(tmp_path, git):
     seen: Counter[str] = Counter()
     for seed in range(1000, 1040):
         clock = ManualClock()
@@ -245,7 +239,7 @@ def test_many_random_criss_crosses(tmp_path: Path, git: GitOracle) -> None:
     assert seen["conflict"] > 8, seen
 
 
-def test_what_was_taken_back_stays_taken_back(story: Story, git: GitOracle) -> None:
+def test_what_was_taken_back_stays_taken_back(story, git):
     story.write("main", dict.fromkeys(PATHS, "0"))
     story.branch("b")
     story.write("main", {"a0": "1"})
@@ -260,7 +254,7 @@ def test_what_was_taken_back_stays_taken_back(story: Story, git: GitOracle) -> N
     assert check(story, git)["criss-cross"]
 
 
-def test_bases_that_conflict_ask_which_side_is_right(story: Story, git: GitOracle) -> None:
+def test_bases_that_conflict_ask_which_side_is_right(story, git):
     story.write("main", dict.fromkeys(PATHS, "0"))
     story.branch("b")
     story.write("main", {"b2": "1", "b3": "1"})
@@ -277,7 +271,7 @@ def test_bases_that_conflict_ask_which_side_is_right(story: Story, git: GitOracl
 
 
 @pytest.mark.parametrize("days", [4, pytest.param(7, marks=pytest.mark.slow)])
-def test_a_long_row_of_criss_crosses_is_merged_at_any_depth(story: Story, git: GitOracle, days: int) -> None:
+def test_a_long_row_of_criss_crosses_is_merged_at_any_depth(story, git, days):
     """Two jobs that merge both ways every day and change the same path in between: each day is a level deeper."""
     story.write("main", dict.fromkeys(PATHS, "0"))
     story.branch("b")

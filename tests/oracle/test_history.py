@@ -1,13 +1,11 @@
 """Merge bases, ref expressions, logs and ancestry of random histories, against Git."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter
 
 import pytest
-from support.git_oracle import GitOracle, Node
+from support.git_oracle import EPOCH, GitMerge, GitOracle, Node
 from support.graphs import History, make_history, merge_base, random_dates, random_parents
 
 from lakeops.model.errors import RefNotFound
@@ -21,7 +19,7 @@ EXPRESSIONS = 40
 class Twin:
     """One random history, kept here and in Git; ``ours`` and ``theirs`` translate ids."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self.seed = seed
         self.rng = random.Random(seed)
         size = self.rng.randint(1, 40)
@@ -30,10 +28,10 @@ class Twin:
         self.commits: list[Commit] = make_history(self.parents, self.dates)
         self.history = History(self.commits)
 
-    def nodes(self) -> list[Node]:
+    def nodes(self):
         return [Node(parents, date) for parents, date in zip(self.parents, self.dates, strict=True)]
 
-    def bind(self, ids: list[str]) -> None:
+    def bind(self, ids):
         self.git_ids = ids
         self.theirs = {commit.id: git_id for commit, git_id in zip(self.commits, ids, strict=True)}
 
@@ -47,19 +45,19 @@ class Twin:
 
 
 @pytest.fixture(scope="module")
-def twins(git: GitOracle) -> list[Twin]:
+def twins(git):
     drawn = [Twin(seed) for seed in SEEDS]
     for twin, ids in zip(drawn, git.import_dags([twin.nodes() for twin in drawn]), strict=True):
         twin.bind(ids)
     return drawn
 
 
-def test_the_histories_are_worth_comparing(twins: list[Twin]) -> None:
+def test_the_histories_are_worth_comparing(twins):
     shapes = Counter(len(parents) for twin in twins for parents in twin.parents)
     assert all(shapes[count] > 100 for count in (0, 1, 2, 3))
 
 
-def test_merge_base_is_the_first_of_the_best(git: GitOracle, twins: list[Twin]) -> None:
+def test_merge_base_is_the_first_of_the_best(git, twins):
     found = Counter()
     for twin in twins:
         for left, right in twin.pairs():
@@ -95,7 +93,7 @@ def test_ancestry(git: GitOracle, twins: list[Twin]) -> None:
     assert min(answers[True], answers[False]) > 100
 
 
-def test_steps(git: GitOracle, twins: list[Twin]) -> None:
+def test_steps(git, twins):
     pieces = [
         "^", "~", "^0", "~0", "^1", "^2", "^3", "^4", "~1", "~2", "~3", "~7", "~100", "^02", "~0003", "~2147483647",
     ]  # fmt: skip
@@ -115,14 +113,14 @@ def test_steps(git: GitOracle, twins: list[Twin]) -> None:
     assert min(sum(a is None for a in answers), sum(a is not None for a in answers)) > 1000
 
 
-def test_first_parent_log(git: GitOracle, twins: list[Twin]) -> None:
+def test_first_parent_log(git, twins):
     for twin in twins:
         tip = twin.commits[-1]
         line = [commit.id for commit in log(twin.history, tip.id, first_parent=True)]
         assert [twin.theirs[commit_id] for commit_id in line] == git.first_parents(twin.theirs[tip.id])
 
 
-def test_full_log(git: GitOracle, twins: list[Twin]) -> None:
+def test_full_log(git, twins):
     for twin in twins:
         tip = twin.commits[-1]
         got = list(log(twin.history, tip.id))
@@ -135,7 +133,7 @@ def test_full_log(git: GitOracle, twins: list[Twin]) -> None:
         assert all(place[commit.id] < place[parent] for commit in got for parent in commit.parents)
 
 
-def test_each_commit_is_asked_for_once(twins: list[Twin]) -> None:
+def test_each_commit_is_asked_for_once(twins):
     for twin in twins:
         (left, right), *_ = twin.pairs()
         for call in (
@@ -182,3 +180,82 @@ def test_example_of_gitrevisions(git: GitOracle) -> None:
         for one, other in itertools.pairwise(line.split(" = ")):
             assert resolve(one, history) == resolve(other, history), line
             assert git.rev_parse([git_ids[other[0]] + other[1:]]) == [git_ids[line[0]]], line
+
+
+# --- the oracle is worth something only if it drives Git rightly: cases with answers known beforehand ---
+def test_imports_the_graph_as_drawn(git):
+    root, left, right, merge, other = git.import_dag(
+        [Node(()), Node((0,), 1), Node((0,), 2), Node((1, 2), 3), Node(())]
+    )
+    assert git.rev_parse([f"{merge}^1", f"{merge}^2", f"{merge}~2", f"{merge}^3", f"{merge}~3", f"{other}^"]) == [
+        left,
+        right,
+        root,
+        None,
+        None,
+        None,
+    ]
+    assert git.merge_base_all(left, right) == {root}
+    assert git.merge_base_all(left, other) == set()
+    assert git.first_parents(merge) == [merge, left, root]
+    assert git.date_order(merge) == [merge, right, left, root]
+    assert git.is_ancestor(right, merge)
+    assert not git.is_ancestor(merge, right)
+
+
+def test_dates_are_seconds_after_the_epoch(git):
+    (commit,) = git.import_dag([Node((), 77)])
+    assert git._git("show", "--no-patch", "--format=%ct", commit).decode().strip() == str(EPOCH + 77)
+
+
+def test_equal_nodes_stay_apart(git):
+    assert len(set(git.import_dag([Node(()), Node(())]))) == 2
+    assert git.import_dag([Node(())]) != git.import_dag([Node(())])
+
+
+def test_criss_cross_has_two_merge_bases(git):
+    _, a, b, x, y = git.import_dag([Node(()), Node((0,)), Node((0,)), Node((1, 2)), Node((2, 1))])
+    assert git.merge_base_all(x, y) == {a, b}
+
+
+def test_merges_whole_files_by_path(git):
+    base = {"same": "1", "ours": "1", "theirs": "1", "both": "1", "alike": "1", "gone/ours": "1", "gone/theirs": "1"}
+    ours = {"same": "1", "ours": "2", "theirs": "1", "both": "2", "alike": "2", "gone/theirs": "1", "new": "1"}
+    theirs = {"same": "1", "ours": "1", "theirs": "2", "both": "3", "alike": "2", "gone/ours": "1", "neu": "1"}
+    merged = {"same": "1", "ours": "2", "theirs": "2", "alike": "2", "new": "1", "neu": "1"}
+    assert git.merge_trees(base, ours, theirs) == GitMerge(merged, {"both"})
+
+
+def test_a_deletion_against_a_change_conflicts_and_an_equal_addition_does_not(git):
+    assert git.merge_all(
+        [
+            ({"p": "1"}, {}, {"p": "2"}),
+            ({"p": "1"}, {"p": "2"}, {}),
+            ({}, {"p": "1"}, {"p": "1"}),
+            ({}, {"p": "1"}, {"p": "2"}),
+            ({"p": "1"}, {}, {}),
+            ({}, {}, {}),
+        ]
+    ) == [
+        GitMerge({}, {"p"}),
+        GitMerge({}, {"p"}),
+        GitMerge({"p": "1"}, set()),
+        GitMerge({}, {"p"}),
+        GitMerge({}, set()),
+        GitMerge({}, set()),
+    ]
+
+
+def test_lines_are_never_merged_and_renames_are_never_followed(git):
+    text = "".join(f"line {n}\n" for n in range(40))
+    changed_above, changed_below = "first\n" + text, text + "last\n"
+    assert git.merge_trees({"p": text}, {"p": changed_above}, {"p": changed_below}).conflicts == {"p"}
+    assert git.merge_trees({"old": text}, {"new": text}, {"old": changed_below}) == GitMerge({"new": text}, {"old"})
+    assert git.merge_trees({"a/x": "1"}, {"b/x": "1"}, {"a/x": "1", "a/y": "2"}) == GitMerge(
+        {"b/x": "1", "a/y": "2"}, set()
+    )
+
+
+def test_paths_may_hold_anything_that_git_takes(git):
+    tree = {'a "quoted" \\ path': "1", "line\nend": "2", "tab\tand space ": "3", "é/日本/🦆": "4", "a/b/c": "5\n"}
+    assert git.merge_trees({}, tree, {}) == GitMerge(tree, set())

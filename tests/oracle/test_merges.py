@@ -1,14 +1,11 @@
 """Random histories made through the verbs, replayed in real Git: merge bases, expressions, logs and merges agree."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from itertools import permutations
-from pathlib import Path
 
 import pytest
-from support.git_oracle import GitOracle, Node
+from support.git_oracle import Node
 
 from lakeops import Commit, Lake, Repository, Settings, Split
 from lakeops.model.errors import MergeConflict
@@ -26,12 +23,12 @@ class Story:
     commits: list[Commit] = field(default_factory=list)
     in_git: dict[str, str] = field(default_factory=dict)
 
-    def tree(self, commit_id: str) -> dict[str, str]:
+    def tree(self, commit_id):
         handle = self.repo.ref(commit_id)
         return {item.path: handle.read(item.path).decode() for item in handle.list()}
 
 
-def tell(repo: Repository, clock: ManualClock, rng: random.Random, git: GitOracle) -> Story:
+def tell(repo, clock, rng, git):
     story = Story(repo)
     branches = ["main"]
     for _ in range(30):
@@ -64,7 +61,7 @@ def tell(repo: Repository, clock: ManualClock, rng: random.Random, git: GitOracl
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_history_is_what_git_makes_of_it(tmp_path: Path, git: GitOracle, seed: int) -> None:
+def test_a_history_is_what_git_makes_of_it(tmp_path, git, seed):
     rng = random.Random(seed)
     clock = ManualClock()
     settings = Settings.load(home=tmp_path, fsync=False, committer="oracle")
@@ -105,7 +102,7 @@ def test_a_history_is_what_git_makes_of_it(tmp_path: Path, git: GitOracle, seed:
                 assert conflict.conflicts == sorted(conflict.conflicts)
 
 
-def commit_at(repo: Repository, expression: str) -> str | None:
+def commit_at(repo, expression):
     from lakeops.model.errors import RefNotFound
 
     try:

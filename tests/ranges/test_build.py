@@ -72,15 +72,15 @@ def test_digests_may_be_passed_through(store):
 class Growing(Groups):
     """Remembers for how much work it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(3)
         self.asked: list[int] = []
 
     @property
-    def in_process(self) -> bool:
+    def in_process(self):
         return False
 
-    def for_work(self, seconds: float) -> LocalEngine:
+    def for_work(self, seconds):
         self.asked.append(round(seconds / RANGE_SECONDS))
         return self
 
@@ -117,18 +117,12 @@ def test_progress_counts_entries(store):
 
 
 # --- putting content in the place of a prefix gives what building the outcome gives, and opens only the borders ---
+def replaced(store, base, prefix, part):
+    return replace_prefix(base, prefix, part, store=store, split=SMALL, attempt=attempt())
 
 
-def replaced(store, base: Metarange, prefix: str, part: Metarange) -> Metarange:
-    return replace_prefix(base, prefix, part, store=store, split=SMALL, attempt=attempt())[0]
-
-
-def under(prefix: str, count: int, contents: str = "0") -> dict[str, tuple[str, int]]:
+def under(prefix, count, contents="0"):
     return {f"{prefix}{number:05}": (contents, 0) for number in range(count)}
-
-
-def expected(repository, prefix, inside):
-    return {path: value for path, value in repository.items() if not path.startswith(prefix)} | inside
 
 
 @pytest.mark.usefixtures("leaves")
@@ -141,7 +135,7 @@ def test_replacing_is_building_from_scratch(fresh_store, data):
     prefix = data.draw(st.sampled_from(prefixes))
     inside = {prefix + path: value for path, value in data.draw(repositories()).items()}
     base, part = built(store, repository), built(store, inside)
-    wanted = expected(repository, prefix, inside)
+    wanted = {path: value for path, value in repository.items() if not path.startswith(prefix)} | inside
     found = replaced(store, base, prefix, part)
     assert found.id == built(store, wanted).id
     assert contents(store, found) == wanted

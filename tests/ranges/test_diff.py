@@ -20,17 +20,28 @@ from support.rows import (
     summed,
 )
 
+from lakeops.model.errors import Corrupted
 from lakeops.model.records import Change, Split, Summary
 from lakeops.ranges.apply import apply
 from lakeops.ranges.build import build
-from lakeops.ranges.diff import DIFF_SCHEMA, MOST_TOGETHER, ROWS_SCHEMA, changes, diff, staged_changes, summary
+from lakeops.ranges.diff import (
+    DIFF_SCHEMA,
+    MOST_TOGETHER,
+    NEEDED_SCHEMA,
+    ROWS_SCHEMA,
+    changes,
+    diff,
+    needed,
+    staged_changes,
+    summary,
+)
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 
 SPLITS = st.sampled_from([SMALL, Split(16, 80, 400), Split(7, 1, 7)])
 
 
-def expected(left, right, prefix="") -> list[Change]:
+def expected(left, right, prefix=""):
     """The diff of two dictionaries."""
     found = []
     for path in byte_order(left.keys() | right.keys()):
@@ -40,7 +51,7 @@ def expected(left, right, prefix="") -> list[Change]:
     return found
 
 
-def listed(reader, left, right, **options) -> list[Change]:
+def listed(reader, left, right, **options):
     tables = list(diff(reader, left, right, **options))
     assert all(table.num_rows for table in tables)
     return [change for table in tables for change in changes(table)]
@@ -153,21 +164,11 @@ def test_staged_rows_change_what_committing_them_would(fresh_store, data):
     assert [change for table in tables for change in changes(table)] == expected
 
 
-def test_nothing_is_there_yet(reader):
-    (table,) = staged_changes(reader, Metarange.empty(), staged_table({"a": ("12", 0), "b": None}))
-    assert changes(table) == [Change("added", "a", 2)]
-
-
 def test_only_touched_ranges_are_opened(store, reader):
     base = built(store, numbered(range(1_000)))
     store.forget()
     list(staged_changes(reader, base, staged_table({"a/00000": None, "b/00999": ("1", 0)})))
     assert len(store.read) == 2
-
-
-def test_equal_contents_at_another_path_are_a_difference(store, reader):
-    left, right = {"day=1/_SUCCESS": ("", 0)}, {"day=2/_SUCCESS": ("", 0)}
-    assert listed(reader, built(store, left), built(store, right)) == expected(left, right)
 
 
 def test_uploading_the_same_contents_again_is_no_difference(store, reader):
@@ -182,3 +183,83 @@ def test_a_diff_with_nothing_is_everything(store, reader):
     assert summary(reader, empty, whole) == Summary(added=100)
     assert summary(reader, whole, empty) == Summary(removed=100)
     assert listed(reader, empty, empty) == []
+
+
+# --- what a metarange needs beyond another: nothing is left out, and only what differs is opened ---
+def address(value):
+    return f"data/2026010100/{value[0]}-{value[1]}"
+
+
+@pytest.mark.usefixtures("leaves")
+@given(st.data())
+@THOROUGH
+def test_nothing_is_left_out_and_little_is_too_much(fresh_store, data):
+    store = fresh_store()
+    before = data.draw(repositories())
+    after = data.draw(repositories() | change_sets(before).map(lambda edits: with_edits(before, edits)))
+    known, wanted = built(store, before), built(store, after)
+    fresh = wanted.at(wanted.without(known))
+    store.forget()
+
+    found = list(needed(RangeReader(store), wanted, known))
+
+    assert [row for row, _ in found] == fresh
+    there = {address(value) for value in before.values()}
+    for file, objects in found:
+        assert objects.schema.equals(NEEDED_SCHEMA)
+        mine = {path: after[path] for path in byte_order(after) if file.first_path <= path <= file.last_path}
+        rows = objects.to_pylist()
+        given_addresses = [row["physical_address"] for row in rows]
+        assert len(set(given_addresses)) == len(given_addresses)
+        assert {address(value) for value in mine.values()} - there <= set(given_addresses)
+        first = {address(value): path for path, value in reversed(mine.items()) if before.get(path) != value}
+        for row in rows:
+            value = mine[row["path"]]
+            assert (row["physical_address"], row["checksum"], row["size_bytes"]) == (address(value), value[0], 1)
+            assert before.get(row["path"]) != value
+            # An object that was there at another path may have lost its first path to that one.
+            assert row["path"] == first[row["physical_address"]] or row["physical_address"] in there
+    assert len(store.read) == len(set(store.read))
+    ours = {file.key for file, _ in found}
+    others = {
+        row.key
+        for row in known.at(known.without(wanted))
+        if any(row.first_path <= file.last_path and file.first_path <= row.last_path for file, _ in found)
+    }
+    assert set(store.read) == ours | others
+
+
+def test_a_path_that_keeps_its_object_needs_nothing(store, reader):
+    table = entry_table(numbered(range(50)))
+    other = table.to_pylist()
+    other[7]["content_type"] = "x/y"
+    known, wanted = (
+        build(store, [rows], SMALL, attempt()) for rows in (table, pa.Table.from_pylist(other, table.schema))
+    )
+    [(file, objects)] = needed(reader, wanted, known)
+    assert file.first_path <= other[7]["path"] <= file.last_path
+    assert objects.num_rows == 0
+
+
+@pytest.mark.parametrize("size", [1_000, 5_000])
+def test_cost_follows_what_differs(store, size):
+    """One new object in each of ten ranges: twenty files, whatever the size of the repository."""
+    known = built(store, numbered(range(size)))
+    rows = known.rows(0, len(known))
+    touched = rows[5 : len(rows) - 5 : len(rows) // 10][:10]
+    edits = {row.first_path: ("9", 9 + number) for number, row in enumerate(touched)}
+    wanted = apply(
+        RangeReader(store), known, staged_table(edits), engine=Groups(), split=SMALL, attempt=attempt()
+    ).metarange
+    store.forget()
+    found = list(needed(RangeReader(store), wanted, known))
+    assert sum(objects.num_rows for _, objects in found) == 10
+    assert len(store.read) == 20
+
+
+def test_a_damaged_range_stops_it(store, reader):
+    metarange = built(store, numbered(range(300)))
+    row = metarange.row(3)
+    (store.root / row.key).write_bytes(b"PAR1 nothing PAR1")
+    with pytest.raises(Corrupted, match=row.file):
+        list(needed(reader, metarange, Metarange.empty()))

@@ -3,8 +3,6 @@
 Whatever comes out of them is an answer or ``Corrupted``, in bounded memory; never another error.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -27,15 +25,15 @@ from lakeops.store.layout import metarange_key
 from lakeops.store.local import LocalStore
 
 
-def read_range(store: LocalStore, row: RangeRow) -> pa.Table:
+def read_range(store, row):
     return fetch_range(store, row).read()
 
 
-def prove_range(store: LocalStore, row: RangeRow) -> pa.Table:
+def prove_range(store, row):
     return fetch_range(store, row, cached=False).read_carefully()
 
 
-def everything(store: LocalStore, metarange: Metarange) -> None:
+def everything(store, metarange):
     """All that readers do with a commit."""
     reader = RangeReader(store)
     for path in ("", "a/00000", "a/00017", "m", "\U0010ffff"):
@@ -54,7 +52,7 @@ def everything(store: LocalStore, metarange: Metarange) -> None:
         assert len(fetch_range(store, row).digests) == row.count
 
 
-def survives(work: Any) -> None:
+def survives(work):
     """Whether it gives an answer or ``Corrupted``; anything else is an error of the test."""
     try:
         work()
@@ -62,7 +60,7 @@ def survives(work: Any) -> None:
         assert "\n" not in error.message
 
 
-def resealed(store: LocalStore, row: RangeRow, data: bytes) -> RangeRow:
+def resealed(store, row, data):
     """A file in place of a range's, and the row that a metarange would have of it: its digest is right."""
     forged = replace(row, file="forged.parquet", file_bytes=len(data), file_digest=sha256(data).digest())
     (store.root / forged.key).write_bytes(data)
@@ -70,7 +68,7 @@ def resealed(store: LocalStore, row: RangeRow, data: bytes) -> RangeRow:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> tuple[LocalStore, RangeRow, bytes]:
+def whole(tmp_path_factory):
     store = LocalStore(tmp_path_factory.mktemp("forged"), fsync=False)
     metarange = built(store, numbered(range(40)))
     row = metarange.row(1)
@@ -115,7 +113,7 @@ def test_a_changed_metarange_whose_digest_is_right(tmp_path_factory, flips):
         data[int(place * len(data))] ^= bits
     store.put(metarange_key("f.parquet"), bytes(data))
 
-    def read() -> None:
+    def read():
         reader = RangeReader(store)
         pointer = Pointer("0" * 64, "f.parquet", sha256(data).hexdigest())
         with pytest.raises(Corrupted):
@@ -124,7 +122,7 @@ def test_a_changed_metarange_whose_digest_is_right(tmp_path_factory, flips):
     survives(read)
 
 
-def forged_metarange(store: LocalStore, table: pa.Table) -> Pointer:
+def forged_metarange(store, table):
     data = encode_metarange(table)
     store.put(metarange_key("forged.parquet"), data)
     return Pointer(Metarange(table).id, "forged.parquet", sha256(data).hexdigest())
@@ -166,7 +164,7 @@ def test_ranges_out_of_order_are_corrupted(store):
             RangeReader(store).metarange(pointer)
 
 
-def sealed_rows(store: LocalStore, table: pa.Table, **told: Any) -> RangeRow:
+def sealed_rows(store, table, **told):
     """A range of these rows, with every digest right, and what the metarange tells of it, right unless given."""
     data = encode_range(table)
     paths = table.column("path").cast(pa.binary()).to_pylist()
@@ -182,7 +180,7 @@ def sealed_rows(store: LocalStore, table: pa.Table, **told: Any) -> RangeRow:
 READS = (read_range, prove_range, lambda *given: fetch_range(*given).paths)
 
 
-def rows_of(count: int = 6) -> pa.Table:
+def rows_of(count=6):
     return with_digests(entry_table(numbered(range(count))))
 
 

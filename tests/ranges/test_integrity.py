@@ -26,7 +26,7 @@ def pointer(store, metarange):
     return Pointer.to(write_metarange(store, metarange, attempt()))
 
 
-def overwrite(store, key: str, data: bytes) -> None:
+def overwrite(store, key, data):
     (store.root / key).write_bytes(data)
 
 

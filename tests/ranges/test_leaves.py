@@ -1,7 +1,5 @@
 """Metaranges of leaves: they say what one file would say, change as little as they can, and cannot be forged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from hashlib import sha256
 
@@ -31,16 +29,16 @@ def small():
 
 
 @pytest.fixture
-def base(store) -> Metarange:
+def base(store):
     return built(store, REPOSITORY)
 
 
-def rows_of(metarange: Metarange) -> list[RangeRow]:
+def rows_of(metarange):
     assert metarange.leaves is not None
     return RangeRow.all_of(metarange.leaves.root.table)
 
 
-def changed(store, base: Metarange, changes) -> Metarange:
+def changed(store, base, changes):
     options = {"engine": Groups(), "split": SMALL, "attempt": attempt()}
     return apply(RangeReader(store), base, staged_table(changes), **options).metarange
 
@@ -96,7 +94,7 @@ def test_small_metaranges_are_one_file_again(store, base):
         assert again.id == after.id == built(store, {p: v for p, v in REPOSITORY.items() if p <= "a/00050"}).id
 
 
-def everything(store, pointer: Pointer) -> list[Callable[[], object]]:
+def everything(store, pointer):
     """Ways to use a metarange: each meets the forged leaf or gives what is right."""
     return [
         lambda: contents(store, RangeReader(store).metarange(pointer)),
@@ -107,9 +105,7 @@ def everything(store, pointer: Pointer) -> list[Callable[[], object]]:
     ]
 
 
-def replaced(
-    base: Metarange, store, number: int, leaf: Metarange | None = None, *, instead: int = 1, **told: object
-) -> Pointer:
+def replaced(base, store, number, leaf=None, *, instead=1, **told):
     """A metarange whose root tells something else of one leaf, with every digest right."""
     assert base.leaves is not None
     table = base.leaves.root.table
@@ -129,7 +125,7 @@ def replaced(
     return Pointer(sha256(b"lakeops metarange 2\n" + ids).hexdigest(), "forged.parquet", sha256(data).hexdigest())
 
 
-def leaf_with(base: Metarange) -> int:
+def leaf_with(base):
     """The leaf that everybody asks for: one of several ranges."""
     assert base.leaves is not None
     number = int(np.argmax(np.diff(base.leaves.starts)))
@@ -137,7 +133,7 @@ def leaf_with(base: Metarange) -> int:
     return number
 
 
-def reordered(leaf: Metarange) -> Metarange:
+def reordered(leaf):
     return Metarange.from_rows(leaf.rows(0, len(leaf))[::-1])
 
 

@@ -112,7 +112,7 @@ def test_files_of_a_window_are_read_when_it_begins(store, base, monkeypatch):
 
 @pytest.fixture
 def far(store):
-    """The same ranges behind a network, whose requests are answered in rounds."""
+    """The ranges behind a network, whose requests are answered in rounds."""
     return FarStore(store.root, Requests(0.1))
 
 

@@ -4,8 +4,6 @@
 ``azure.py COMMAND...`` runs a command while an emulator answers, and says where it is in AZURE_STORAGE_ENDPOINT.
 """
 
-from __future__ import annotations
-
 import base64
 import hmac
 import http.client
@@ -79,7 +77,7 @@ def make_container(endpoint: str, name: str) -> None:
 
 
 def environment(endpoint: str) -> dict[str, str]:
-    """What programs are told."""
+    """Tests of the settings that other programs get."""
     return {
         "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
         "AZURE_STORAGE_ACCOUNT_KEY": KEY,

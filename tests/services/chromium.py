@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Chromium for the tests that look at pages. Debian's package is installed where it is missing, which needs root."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ Debian's are installed where they are missing, which needs root. PyPI's lie in b
 ``clients.py COMMAND...`` runs a command with the place in LAKEOPS_TEST_CLIENTS.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,10 +1,7 @@
 """Stores through obstore: in memory, and on Azurite where it runs. A plugin, as ``services.s3`` is."""
 
-from __future__ import annotations
-
 import os
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,7 +14,7 @@ CLOUD_KINDS = ["memory", pytest.param("azure", marks=pytest.mark.azure)]
 
 
 @pytest.fixture(scope="session")
-def container() -> str:
+def container():
     """A container of this run."""
     endpoint = os.environ.get("AZURE_STORAGE_ENDPOINT")
     if not endpoint:
@@ -28,7 +25,7 @@ def container() -> str:
 
 
 @pytest.fixture
-def make_cloud(request) -> Callable[[str], ObjectStore]:
+def make_cloud(request):
     """A fresh prefix of a kind of server."""
 
     def make(kind: str) -> ObjectStore:

@@ -6,8 +6,6 @@ they live in environments of their own. Trino is its small server, with the plug
 pinned by its SHA-256. ``engines.py COMMAND...`` runs a command with the place in LAKEOPS_TEST_ENGINES.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

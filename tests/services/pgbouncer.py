@@ -1,7 +1,5 @@
 """A real PgBouncer before a test's PostgreSQL, which hands connections out by transaction."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ A keeper starts each server: this module, run as a program. It waits until it is
 it serves has ended, however that one ended. Then it stops the server and removes its files.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

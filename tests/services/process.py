@@ -1,7 +1,5 @@
 """Keeps what tests start from outliving them, also when they are killed."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

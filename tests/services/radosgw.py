@@ -7,8 +7,6 @@
 Debian's packages are installed when they are missing, which needs root. Everything is thrown away on stop.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import random

@@ -5,8 +5,6 @@ The real one is whatever the environment names.
 A plugin: its fixtures are there for every part's tests.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket
@@ -14,7 +12,6 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -30,7 +27,7 @@ S3_KINDS = ["moto", pytest.param("real", marks=pytest.mark.s3)]
 
 
 @pytest.fixture(scope="session")
-def aws_environment(tmp_path_factory) -> Iterator[None]:
+def aws_environment(tmp_path_factory):
     """No credentials or configuration of the person who runs the tests, but those meant for the real server."""
     with pytest.MonkeyPatch.context() as patch:
         nowhere = str(tmp_path_factory.mktemp("aws") / "none")
@@ -46,7 +43,7 @@ def aws_environment(tmp_path_factory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def moto_endpoint(aws_environment) -> Iterator[str]:
+def moto_endpoint(aws_environment):
     from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
@@ -68,7 +65,7 @@ def moto_endpoint(aws_environment) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def ministack_endpoint(aws_environment, tmp_path_factory) -> Iterator[str]:
+def ministack_endpoint(aws_environment, tmp_path_factory):
     """A server that copies what a bucket's replication rules ask for. Its port is open before it starts, so that
     clients wait for it by themselves."""
     place = tmp_path_factory.mktemp("ministack")
@@ -94,7 +91,7 @@ def ministack_endpoint(aws_environment, tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def buckets(aws_environment) -> Iterator[Callable[[str], str]]:
+def buckets(aws_environment):
     """The bucket of this run on an endpoint, made when first asked for, emptied and removed at the end."""
     made: dict[str, str] = {}
 
@@ -116,7 +113,7 @@ def buckets(aws_environment) -> Iterator[Callable[[str], str]]:
 
 
 @pytest.fixture
-def two_buckets(endpoint_of) -> Iterator[Callable[..., tuple[S3Store, S3Store]]]:
+def two_buckets(endpoint_of):
     """Two fresh buckets on a kind of server, as stores of one prefix; removed again where they would stay."""
     lasting: list[S3Store] = []
 
@@ -136,7 +133,7 @@ def two_buckets(endpoint_of) -> Iterator[Callable[..., tuple[S3Store, S3Store]]]
 
 
 @pytest.fixture(scope="session")
-def endpoint_of(request) -> Callable[[str], str]:
+def endpoint_of(request):
     """The endpoint of a kind of S3 server; skips when it is not there."""
 
     def endpoint(kind: str) -> str:

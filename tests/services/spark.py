@@ -1,7 +1,5 @@
 """A standalone Spark cluster on loopback, from the pip package: a master and workers, each a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -40,7 +38,7 @@ T = TypeVar("T")
 
 
 def until(found: Callable[[], T | None], what: str, *, within: float = LONGEST) -> T:
-    """What ``found`` gives once it gives something, within so many seconds."""
+    """The result of ``found`` once it gives one, within so many seconds."""
     end = time.monotonic() + within
     while not (value := found()):
         assert time.monotonic() < end, f"waited too long for {what}"
@@ -74,7 +72,7 @@ class Daemon:
             )
 
     def said(self, pattern: str) -> str:
-        """What a line of the log says, once it is there."""
+        """A line of the log, once it is there."""
 
         def look() -> str | None:
             assert self.process.poll() is None, self.log.read_text()
@@ -132,7 +130,7 @@ class Cluster:
             daemon.kill()
 
     def state(self) -> dict:
-        """What the master says of itself."""
+        """The master's state, as it tells it."""
         with urllib.request.urlopen(f"{self._page}/json/", timeout=10) as answer:
             return json.load(answer)
 

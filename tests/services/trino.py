@@ -1,7 +1,5 @@
 """A Trino server of one node, with one connector. ``services/engines.py`` has put the program there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -81,7 +79,7 @@ def java() -> Path:
 
 
 def _rows(url: str, statement: str) -> list[list[Any]]:
-    """What a statement returns. Raises ``TrinoError``."""
+    """The rows that a statement returns. Raises ``TrinoError``."""
     deadline = time.monotonic() + STARTS_WITHIN
     while True:
         rows, error = _run(url, statement)

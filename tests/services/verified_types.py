@@ -4,8 +4,6 @@
 Fails when it names anything but what comes from base classes of other packages.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -9,6 +9,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -236,6 +238,44 @@ def test_a_table_is_what_spark_makes_of_the_same_files(session, main: Branch, tm
         assert not table.plain, (found, expected)
     else:
         assert found == expected
+
+
+UNUSUAL = {
+    "spark.sql.parquet.binaryAsString": "true",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
+    "spark.sql.parquet.mergeSchema": "true",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+}
+
+
+@pytest.mark.parametrize("setting", [None, *UNUSUAL])
+def test_a_setting_of_the_session_is_heeded_or_named(session, main: Branch, tmp_path: Path, setting: str | None):
+    """Workers do not see it, and the table would have other columns."""
+    columns = {"b": pa.array([b"1"]), "t": pa.array([1], pa.timestamp("us"))}
+    for folder, more in (("p=01", {}), ("p=2", {"more": pa.array([1])})):
+        (tmp_path / "plain" / folder).mkdir(parents=True)
+        pq.write_table(pa.table(columns | more), tmp_path / "plain" / folder / "a.parquet")
+        main.put(f"t/{folder}/a.parquet", (tmp_path / "plain" / folder / "a.parquet").read_bytes())
+    if setting:
+        session.conf.set(setting, UNUSUAL[setting])
+    try:
+        lakeops.spark.register(session)
+        expected = told(lambda: session.read.parquet(str(tmp_path / "plain")))
+        assert told(lambda: lakeops.spark.read(session, TABLE)) == expected
+        reader = session.read.format("lakeops").option("home", str(tmp_path / "home"))
+        found = told(lambda: reader.load(TABLE))
+        declared = told(lambda: reader.schema("b binary, t timestamp_ntz, p int").load(TABLE))
+    finally:
+        if setting:
+            session.conf.unset(setting)
+        lakeops.spark.register(session)
+    if setting is None:
+        assert found == expected
+    else:
+        for answer in (found, declared):
+            assert answer[0] == "error"
+            assert f"without {setting}=" in line_of(answer[1])
+            assert "lakeops.spark.read" in line_of(answer[1])
 
 
 @pytest.mark.parametrize("seed", range(100, 108))

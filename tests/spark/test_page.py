@@ -1,4 +1,4 @@
-"""What pages show of Spark is run as they print it, in a session of this process."""
+"""Tests run what pages show of Spark as it is printed, in a session of this process."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def bin_without_java(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """What a process on Spark is started with; a branch with one uncommitted object is there."""
+    """The settings of a process on Spark; a branch with one uncommitted object is there."""
     home = tmp_path / "home"
     with Lake.open(home=home) as lake:
         lake.create_repository("repo").branch("main").put("a.txt", b"1")

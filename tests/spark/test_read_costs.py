@@ -1,4 +1,4 @@
-"""What a read of a ref asks for beyond what Spark asks for the same files: it does not grow with the table."""
+"""Cost of a read of a ref beside Spark's own read of the files: it does not grow with the table."""
 
 from __future__ import annotations
 

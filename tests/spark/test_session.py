@@ -6,6 +6,7 @@ import pickle
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -209,23 +210,22 @@ class FourCores(Cut):
 def test_progress_and_groups(spark, store):
     repository = numbered(range(600))
     base = built(store, repository)
-    steps, plans = [], []
+    steps = []
     changes = staged_table(dict.fromkeys(list(repository)[::5], ("9", 9)))
-    done = apply(
+    apply(
         RangeReader(store),
         base,
         changes,
         engine=spark,
         split=SMALL,
         attempt=attempt(),
-        on_plan=plans.append,
-        on_progress=lambda *step: steps.append(step),
+        progress=lambda *step: steps.append(step),
     )
-    assert plans[0].describe(spark).endswith(", on spark")
-    assert len(steps) == 6
-    touched = len(plans[0].touched)
-    assert steps[-1] == (touched, touched)
-    assert done.work.opened == touched
+    assert len(steps) == 7
+    label, first, touched = steps[0]
+    assert label.endswith(", on spark")
+    assert (first, steps[-1]) == (0, (label, touched, touched))
+    assert touched == len(np.unique(base.route(changes["path"])))
     assert (spark.group(0), spark.group(1), spark.group(6), spark.group(7)) == (1, 1, 1, 2)
     assert spark.group(100_000) == 256
 

@@ -1,4 +1,4 @@
-"""What a stream over a branch gives from one commit to another one, asked without a Spark session."""
+"""Tests of a stream over a branch, from one commit to another one, without a Spark session."""
 
 from __future__ import annotations
 

@@ -55,8 +55,10 @@ def test_failures_come_back_as_they_were(spark: SparkEngine, store: LocalStore, 
 def checked(engine: Engine, store: LocalStore, uses: Uses) -> list[tuple[object, ...]]:
     needed: list[str] = []
     found = check_ranges(engine, store, uses, SMALL, ("path",), lambda keys: needed.extend(keys.to_pylist()))
-    ranges = sorted(found, key=lambda one: one.number)
-    said = [(one.number, one.row, one.flaws, one.entries, one.table and one.table.to_pydict()) for one in ranges]
+    said = [
+        (number, row, one.flaws, one.entries, one.table and one.table.to_pydict())
+        for number, row, one in sorted(found, key=lambda checked: checked[0])
+    ]
     return [*said, (sorted(set(needed)),)]
 
 

@@ -1,4 +1,4 @@
-"""What nothing refers to, found by Spark's workers: the same rows as in process, whatever happens to a task."""
+"""Tests of unreferenced objects by Spark's workers: the rows that one process finds, whatever happens to a task."""
 
 from __future__ import annotations
 

@@ -1,27 +1,22 @@
 """Stores to test against: a directory, moto's server in this process, and a real server when one is named."""
 
-from __future__ import annotations
-
 import itertools
 import uuid
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from services.cloud import CLOUD_KINDS
 from services.s3 import QUICK, S3_KINDS
 from support.http_answers import Answers
 
-from lakeops.store.base import ObjectStore
 from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store, direct
 from lakeops.store.s3.client import client
 
 
 @pytest.fixture(scope="package", autouse=True)
-def shielded(aws_environment) -> None:
+def shielded(aws_environment):
     """Every test here: no credentials of the person who runs it."""
 
 
@@ -29,10 +24,10 @@ _fresh = itertools.count(1)
 
 
 @pytest.fixture
-def make_s3(endpoint_of, buckets) -> Callable[..., S3Store]:
+def make_s3(endpoint_of, buckets):
     """A fresh prefix of the run's bucket; with ``own_client`` a client that takes the environment as it is now."""
 
-    def make(kind: str, *, own_client: bool = False, **changes) -> S3Store:
+    def make(kind, *, own_client=False, **changes):
         endpoint = endpoint_of(kind)
         settings = replace(QUICK, endpoint_url=endpoint, **changes)
         if own_client:
@@ -43,11 +38,11 @@ def make_s3(endpoint_of, buckets) -> Callable[..., S3Store]:
 
 
 @pytest.fixture
-def on_event() -> Iterator[Callable[..., None]]:
+def on_event():
     """Puts a handler on an event of a store's client, for the time of the test."""
     with ExitStack() as stack:
 
-        def listen(store: S3Store, event: str, handler) -> None:
+        def listen(store, event, handler):
             events = client(store.settings).meta.events
             events.register(event, handler)
             stack.callback(events.unregister, event, handler)
@@ -60,7 +55,7 @@ def play(make_s3):
     """A store whose operation meets the given answers, and those answers; a second one ends the first."""
     with ExitStack() as stack:
 
-        def playing(operation: str, *turns, kind: str = "moto", **changes):
+        def playing(operation, *turns, kind="moto", **changes):
             stack.close()
             store = make_s3(kind, **changes)
             event, answers, events = f"before-send.s3.{operation}", Answers(*turns), client(store.settings).meta.events
@@ -72,24 +67,24 @@ def play(make_s3):
 
 
 @pytest.fixture(params=S3_KINDS)
-def s3(request, make_s3) -> S3Store:
+def s3(request, make_s3):
     return make_s3(request.param)
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> LocalStore:
+def local(tmp_path):
     return LocalStore(tmp_path / "name space", fsync=False)
 
 
 @pytest.fixture
-def directly(monkeypatch) -> None:
+def directly(monkeypatch):
     """Requests go by obstore though moto, which this process has loaded, could stand in for botocore's servers."""
     monkeypatch.setattr(direct, "_is_intercepted", lambda: False)
     monkeypatch.setattr(direct._buckets, "_made", {})
 
 
 @pytest.fixture(params=["local", "directly", *S3_KINDS, *CLOUD_KINDS])
-def store(request) -> ObjectStore:
+def store(request):
     """Every store that must keep the seam's promises."""
     if request.param == "directly":
         request.getfixturevalue("directly")

@@ -1,6 +1,4 @@
-"""What every store promises, run against every store."""
-
-from __future__ import annotations
+"""Tests of every store's promises, against every store."""
 
 import hashlib
 import io
@@ -15,20 +13,20 @@ from hypothesis import strategies as st
 from support.budget import examples
 
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidPath, NotFound, ObjectNotFound, Transient
-from lakeops.store.base import ObjectStore, PutResult
+from lakeops.store.base import PutResult
 from lakeops.store.open import AddressPolicy, Stores
 
 
 class Drip(io.RawIOBase):
     """A source that cannot seek and answers with as little as it likes."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data):
         self._rest = data
 
-    def readable(self) -> bool:
+    def readable(self):
         return True
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size=-1):
         size = len(self._rest) if size < 0 else min(size, 70_001)
         piece, self._rest = self._rest[:size], self._rest[size:]
         return piece
@@ -37,13 +35,13 @@ class Drip(io.RawIOBase):
 class Cut(io.RawIOBase):
     """A source that breaks after so many bytes."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         self._left = size
 
-    def readable(self) -> bool:
+    def readable(self):
         return True
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size=-1):
         if self._left <= 0:
             raise ConnectionResetError("the source broke")
         size = min(size, self._left)
@@ -51,7 +49,7 @@ class Cut(io.RawIOBase):
         return b"x" * size
 
 
-def keys(store: ObjectStore, prefix: str = "", after: str = "") -> list[str]:
+def keys(store, prefix="", after=""):
     return [item.key for item in store.list(prefix, after)]
 
 
@@ -356,8 +354,7 @@ def test_url_opens_the_same_store(store):
     assert stores.at(store.url).get("data/a b") == b"x"
     assert stores.at(store.url).url == store.url
     other, key = stores.locate(
-        AddressPolicy("file:///nowhere"),
-        store.url + "/data/a%20b" if "file" in store.url else store.url + "/data/a b",
+        AddressPolicy("file:///nowhere"), store.url + "/data/a%20b" if "file" in store.url else store.url + "/data/a b"
     )
     assert other.get(key) == b"x"
     same, key = stores.locate(AddressPolicy(store.url), "data/a b")

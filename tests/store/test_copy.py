@@ -1,10 +1,7 @@
 """Copies between stores: whole, right, and by the server where it can."""
 
-from __future__ import annotations
-
 import hashlib
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,7 +12,7 @@ from support.http_answers import Answers, answer, error
 
 from lakeops.model.errors import Corrupted, ObjectNotFound, StoreError, Transient
 from lakeops.ops.mirror import replicate
-from lakeops.store.base import MIN_PART_BYTES, ObjectStore, StoredObject
+from lakeops.store.base import MIN_PART_BYTES
 from lakeops.store.copy import copy_object
 from lakeops.store.local import LocalStore
 from lakeops.store.reader import CheckedFile, EtagProof
@@ -27,12 +24,12 @@ from lakeops.testing import Faults
 BIG = bytes(range(256)) * 4096 * 11  # 11 MiB: three parts of the smallest size
 
 
-def listed(store: ObjectStore, key: str) -> StoredObject:
+def listed(store, key):
     (item,) = (item for item in store.list(key) if item.key == key)
     return item
 
 
-def in_parts(store: S3Store, key: str, sizes: Sequence[int]) -> bytes:
+def in_parts(store, key, sizes):
     """Upload in parts of exactly these sizes, as other programs do."""
     asked, target = client(store.settings), {"Bucket": store.bucket, "Key": f"{store.prefix}/{key}"}
     upload = asked.create_multipart_upload(**target, ContentType="text/csv", Metadata={"k": "v"})["UploadId"]
@@ -51,7 +48,7 @@ def places(make_s3, local, tmp_path, two_buckets):
     """Pairs of stores by name."""
     from lakeops.store.local import LocalStore
 
-    def pair(name: str) -> tuple[ObjectStore, ObjectStore]:
+    def pair(name):
         match name:
             case "file to file":
                 return local, LocalStore(tmp_path / "other", fsync=False)
@@ -94,15 +91,7 @@ def test_what_arrives_is_what_was_there(places, pair, data):
         assert destination.head("data/h/a b").content_type == "text/csv"
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        [MIN_PART_BYTES, 7],
-        [MIN_PART_BYTES] * 2,
-        [6 << 20, MIN_PART_BYTES, 9],
-        [3],
-    ],
-)
+@pytest.mark.parametrize("sizes", [[MIN_PART_BYTES, 7], [MIN_PART_BYTES] * 2, [6 << 20, MIN_PART_BYTES, 9], [3]])
 @pytest.mark.parametrize("kind", S3_KINDS)
 def test_a_copy_by_the_server_keeps_the_parts(make_s3, sizes, kind):
     source, destination = make_s3(kind), make_s3(kind)
@@ -174,7 +163,7 @@ def test_a_file_that_grew_since_it_was_listed(local, make_s3):
     assert not [*destination.list()]
 
 
-def flipped(body: bytes, **headers: str):
+def flipped(body, **headers):
     return answer(200, body, content_type="text/csv", **headers)
 
 
@@ -284,8 +273,6 @@ def test_a_copy_by_the_server_is_one_effect(make_s3):
 
 
 # --- what an ETag proves ---
-
-
 @given(sizes=st.lists(st.integers(1, 9), max_size=5), cuts=st.lists(st.integers(1, 7), min_size=1), data=st.data())
 def test_proofs_hold_for_the_contents_alone(sizes, cuts, data):
     contents = data.draw(st.binary(min_size=sum(sizes), max_size=sum(sizes))) if sizes else data.draw(st.binary())
@@ -296,7 +283,7 @@ def test_proofs_hold_for_the_contents_alone(sizes, cuts, data):
     if sizes:
         etag = f"{hashlib.md5(digests).hexdigest()}-{len(sizes)}"
 
-    def holds(found: bytes) -> bool:
+    def holds(found):
         proof, at = EtagProof(etag, sizes), 0
         for number in range(len(found)):
             if at >= len(found):

@@ -1,38 +1,39 @@
 """Immutable files kept on this machine's disk, and puts in the background."""
 
-from __future__ import annotations
-
+import gc
 import hashlib
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.far import FarStore, Requests
 
 from lakeops.model.errors import ObjectNotFound, StoreUnavailable
 from lakeops.store import disk_cache
-from lakeops.store.disk_cache import FOLDERS, DiskCache, background_writes, with_cache
+from lakeops.store.disk_cache import FOLDERS, DiskCache, background_writes, with_cache, with_scratch
+from lakeops.store.local import LocalStore
 from lakeops.testing import Faults
 
 MIB = 1024 * 1024
 
 
-def digest(data: bytes) -> bytes:
+def digest(data):
     return hashlib.sha256(data).digest()
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> DiskCache:
+def cache(tmp_path):
     return DiskCache(tmp_path / "cache", 64 * MIB)
 
 
-def files(cache: DiskCache) -> list[Path]:
+def files(cache):
     return [path for path in cache.folder.rglob("*") if path.is_file()]
 
 
@@ -73,7 +74,7 @@ def test_a_place_where_no_folder_can_be_made_is_in_nobodys_way(tmp_path):
 
 
 def test_a_full_disk_is_in_nobodys_way(cache, monkeypatch):
-    def full(*_: object) -> None:
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("lakeops.store.disk_cache.os.fdopen", full)
@@ -176,15 +177,13 @@ def test_clearing_says_how_much_it_was(cache):
 
 
 # --- puts in the background ---
-
-
 @pytest.fixture
-def requests() -> Requests:
+def requests():
     return Requests(0.1)
 
 
 @pytest.fixture
-def far(tmp_path, requests) -> FarStore:
+def far(tmp_path, requests):
     return FarStore(tmp_path / "far", requests)
 
 
@@ -220,8 +219,8 @@ def test_only_so_many_bytes_are_on_their_way(far, monkeypatch):
     faults, most, now = Faults(), [0], [0]
     lock = threading.Lock()
 
-    def count(by: int):
-        def counted(_: object) -> None:
+    def count(by):
+        def counted(_):
             with lock:
                 now[0] += by
                 most[0] = max(most[0], now[0])
@@ -262,3 +261,41 @@ def test_elsewhere_it_is_the_plain_store(tmp_path):
     assert isinstance(found, S3Store)
     assert found.url == inner.url
     assert getattr(found, "disk_cache", None) is None
+
+
+# --- a directory laid over a namespace: the namespace is never written, and nothing stays behind ---
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Where this machine keeps temporary files."""
+    folder = tmp_path / "machine"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_writes_stay_here_and_reads_find_both(tmp_path, machine):
+    namespace = LocalStore(tmp_path / "namespace", fsync=False)
+    namespace.put("a/1", b"theirs")
+    over = with_scratch(namespace)
+    assert (over.url, over.remote) == (namespace.url, namespace.remote)
+    assert over.get("a/1") == b"theirs"
+    assert list(machine.iterdir()) == [], "nothing was written yet"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: over.put(f"b/{number}", b"mine"), range(40)))
+    assert over.get("b/7") == b"mine"
+    assert over.get_range("b/7", 1, 2) == b"in"
+    assert over.get_range("a/1", 0, 5) == b"their"
+    assert [item.key for item in namespace.list("")] == ["a/1"]
+    assert len(list(machine.iterdir())) == 1
+    for missing in ("b/41", "c"):
+        with pytest.raises(ObjectNotFound):
+            over.get(missing)
+
+
+def test_the_directory_goes_with_the_store(tmp_path, machine):
+    over = with_scratch(LocalStore(tmp_path / "namespace", fsync=False))
+    over.put("a", b"1")
+    assert list(machine.iterdir())
+    del over
+    gc.collect()
+    assert list(machine.iterdir()) == []

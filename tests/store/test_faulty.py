@@ -1,7 +1,5 @@
 """The store that fails on demand does what tests rely on."""
 
-from __future__ import annotations
-
 import io
 import threading
 
@@ -13,7 +11,7 @@ from lakeops.testing import Crash, Faults, FaultyStore
 
 
 @pytest.fixture
-def faulty(local) -> FaultyStore:
+def faulty(local):
     return FaultyStore(local)
 
 
@@ -93,7 +91,7 @@ def test_rules_can_name_keys_and_last(faulty):
 
 
 def test_every_crash_point_can_be_visited(local):
-    """What crash enumeration does, on an operation of three effects."""
+    """Tests of crash enumeration, on an operation of three effects."""
 
     def operation(store):
         store.put("a", b"1")

@@ -1,7 +1,5 @@
 """Small files that decode to gigabytes cost no more than the budget, and are said to be too large."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -27,7 +25,7 @@ PROCESS = 256 << 20
 
 
 def run(folder: Path, how: str) -> Any:
-    """What a process of its own says of the bombs in a folder."""
+    """The answer of a process about the bombs in a folder."""
     environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
     command = [sys.executable, "-m", "support.bombs", str(folder), how]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
@@ -35,14 +33,14 @@ def run(folder: Path, how: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def bombs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bombs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bombs")
     run(folder, "make")
     assert all(file.stat().st_size < 4 << 20 for file in folder.iterdir())
     return folder
 
 
-def test_a_preview_of_a_bomb_takes_the_budget_at_most(bombs: Path) -> None:
+def test_a_preview_of_a_bomb_takes_the_budget_at_most(bombs):
     found = run(bombs, "preview")
     assert {name for name, one in found.items() if "too large to show" in one["note"]} == TOO_LARGE
     assert max(one["peak"] for one in found.values()) < foreign.PAGE_BYTES + PROCESS
@@ -51,7 +49,7 @@ def test_a_preview_of_a_bomb_takes_the_budget_at_most(bombs: Path) -> None:
     assert found["deep.parquet"]["note"].startswith("This is no Parquet file that can be read")
 
 
-def test_rows_of_a_bomb_take_the_budget_at_most(bombs: Path) -> None:
+def test_rows_of_a_bomb_take_the_budget_at_most(bombs):
     found = run(bombs, "rows")
     too_large = {name for name, one in found.items() if "too large to decode" in one.get("error", "")}
     assert {f"{name}.parquet" for name in ("zstd", "gzip", "snappy", "columns")} <= too_large
@@ -69,7 +67,7 @@ class Counting(io.BytesIO):
         return data
 
 
-def test_the_first_rows_of_a_large_file_cost_their_own_pages() -> None:
+def test_the_first_rows_of_a_large_file_cost_their_own_pages():
     """A hundred megabytes in one row group, which used to be too large to show."""
     columns = {"id": np.arange(4_000_000), **{name: np.random.default_rng(7).random(4_000_000) for name in "abc"}}
     written = io.BytesIO()
@@ -83,7 +81,7 @@ def test_the_first_rows_of_a_large_file_cost_their_own_pages() -> None:
     assert file.taken < 16 << 20
 
 
-def test_a_reader_that_fails_is_the_callers_error() -> None:
+def test_a_reader_that_fails_is_the_callers_error():
     class Broken(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
             raise InvalidInput("the store said no")
@@ -93,7 +91,7 @@ def test_a_reader_that_fails_is_the_callers_error() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-def test_a_limit_ends_with_its_block() -> None:
+def test_a_limit_ends_with_its_block():
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,7 +1,5 @@
 """Hostile keys: each is refused with a clear error or comes back byte for byte, and none leaves the root."""
 
-from __future__ import annotations
-
 import os
 import unicodedata
 
@@ -62,7 +60,7 @@ CLIMBING = ["..", "../x", "../../x", "a/../../x", "../ns2/x", "a/../../ns2/x", "
 IMPOSSIBLE = ["", "\0", "a\0b", "\ud800", "a\udfffb", "x" * 1025, "\u00e9" * 513, "\U0001f600" * 257]
 
 
-def refused(store, key: str) -> bool:
+def refused(store, key):
     """Whether a store refuses a key everywhere; otherwise it must have kept it exactly, everywhere."""
     body = key.encode(errors="replace")
     try:

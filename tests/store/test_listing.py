@@ -1,7 +1,5 @@
 """Listings: in partitions of a bucket's names, page by page the same; and many objects looked for at once."""
 
-from __future__ import annotations
-
 from bisect import insort
 from random import Random
 
@@ -35,7 +33,7 @@ def test_what_is_there_all_the_time_is_listed_once_while_others_come_and_go(seed
     lasting |= {f"{random.randrange(10**4)}" for _ in range(random.randrange(100))}
     ever = set(lasting)
 
-    def change(names: list[str]) -> None:
+    def change(names):
         coming = f"{random.choice(['', 'a/', 'b/', 'new/'])}{random.randrange(10**6):06}"
         if coming not in names:
             insort(names, coming)

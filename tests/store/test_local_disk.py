@@ -1,6 +1,4 @@
-"""What a real disk does to a local store: full, read-only, forbidden, broken; and what a crash leaves behind."""
-
-from __future__ import annotations
+"""Tests of a local store on a real disk that is full, read-only, forbidden or broken, and after a crash."""
 
 import os
 import resource
@@ -9,27 +7,26 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.errors import has_kind
+from support.errors import raising
 
-from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, StoreError
+from lakeops.model.errors import InvalidInput, InvalidPath, StoreError
 from lakeops.store import local as local_store
 from lakeops.store.local import LocalStore
 
 MiB = 1024 * 1024
 
 
-def mounted(place: Path, *options: str) -> bool:
+def mounted(place, *options):
     """Whether a small file system could be mounted there; that takes root, and a machine that allows it."""
     done = subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", str(place)], capture_output=True, check=False)
     return done.returncode == 0
 
 
 @pytest.fixture
-def small_disk(tmp_path) -> Iterator[LocalStore]:
+def small_disk(tmp_path):
     """A store on a disk of 3 MiB."""
     place = tmp_path / "disk"
     place.mkdir()
@@ -39,7 +36,7 @@ def small_disk(tmp_path) -> Iterator[LocalStore]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def hidden_files(store: LocalStore) -> list[str]:
+def hidden_files(store):
     hidden = store.root / ".lakeops" / "tmp"
     return [item.name for item in hidden.iterdir()] if hidden.exists() else []
 
@@ -114,7 +111,7 @@ def test_without_permission():
     assert lines[0].startswith("store_error")
 
 
-def _without_permission(root: Path) -> list[str]:
+def _without_permission(root):
     script = f"""
 import os, sys
 from pathlib import Path
@@ -206,7 +203,7 @@ def test_contents_and_names_are_forced_to_the_disk_in_order(tmp_path, monkeypatc
     steps: list[str] = []
     fsync, replace, link = os.fsync, os.replace, os.link
 
-    def name_of(descriptor: int) -> str:
+    def name_of(descriptor):
         return "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
 
     monkeypatch.setattr(os, "fsync", lambda fd: (steps.append(f"sync {name_of(fd)}"), fsync(fd))[1])
@@ -233,7 +230,7 @@ def test_contents_and_names_are_forced_to_the_disk_in_order(tmp_path, monkeypatc
     assert steps == ["name"]
 
 
-def open_descriptors() -> int:
+def open_descriptors():
     return len([*Path("/proc/self/fd").iterdir()])
 
 
@@ -256,10 +253,10 @@ def test_descriptors_are_given_back(local):
 
 
 class _Broken:
-    def read(self, size: int) -> bytes:
+    def read(self, size):
         return b"x" * (1 // 0)
 
 
 def test_presign_says_that_files_have_none(local):
-    with pytest.raises(LakeopsError, match="local file", check=has_kind("unsupported")):
+    with raising("unsupported", "local file"):
         local.presign("data/a")

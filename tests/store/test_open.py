@@ -1,15 +1,15 @@
 """URLs of stores, and where a physical address leads."""
 
-from __future__ import annotations
-
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.errors import has_kind
+from support.errors import raising
 
-from lakeops.model.errors import InvalidInput
+from lakeops.model.clock import Ids
 from lakeops.store import layout
 from lakeops.store.local import LocalStore
 from lakeops.store.open import AddressPolicy, Stores, StoreSettings, normalise_namespace, open_store
@@ -70,7 +70,7 @@ def test_a_namespace_has_one_spelling(url, expected):
 @pytest.mark.parametrize("url", BAD)
 def test_what_is_no_namespace(url):
     for use in (normalise_namespace, open_store, Stores().at):
-        with pytest.raises(InvalidInput, check=has_kind("invalid_uri")) as raised:
+        with raising("invalid_uri") as raised:
             use(url)
         message = raised.value.message
         assert "\n" not in message
@@ -85,7 +85,7 @@ def test_messages_help():
         ("/data", "file:///absolute"),
         ("s3://u:secret@b/x", "without user"),
     ):
-        with pytest.raises(InvalidInput, match=hint, check=has_kind("invalid_uri")):
+        with raising("invalid_uri", hint):
             normalise_namespace(url)
 
 
@@ -143,7 +143,7 @@ def test_addresses_lead_to_a_store_and_a_key(namespace, address, url, key):
     ["s3://bucket", "s3://bucket/", "s3://", "file:///", "file:///a/", "file:///a/../b", "ftp://x/y", "s3a://b/k"],
 )
 def test_addresses_that_lead_nowhere(address):
-    with pytest.raises(InvalidInput, check=has_kind("invalid_uri")):
+    with raising("invalid_uri"):
         Stores().locate(AddressPolicy("file:///ns"), address)
 
 
@@ -192,7 +192,7 @@ def test_relative_leaves_other_places_alone():
     ],
 )
 def test_settings_that_cannot_work(changes):
-    with pytest.raises(InvalidInput, check=has_kind("invalid_settings")) as raised:
+    with raising("invalid_settings") as raised:
         StoreSettings(**changes)
     assert "secret" not in raised.value.message
 
@@ -208,3 +208,23 @@ def test_the_local_url_survives_a_round_trip(tmp_path):
         store = LocalStore(Path(tmp_path) / name, fsync=False)
         store.put("k", name.encode())
         assert open_store(store.url).get("k") == name.encode()
+
+
+# --- names say when what wrote them began ---
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 999_999, tzinfo=UTC)
+
+
+def test_names_begin_with_the_second_that_their_writer_began_in():
+    key = layout.object_key(MOMENT, Ids())
+    assert key.startswith("data/2026010203/0405")
+    assert re.match(layout.OBJECT_NAME, key)
+    folder = layout.object_key(MOMENT, Ids()) + "/"
+    assert folder.endswith("/")
+    assert re.match(layout.OBJECT_NAME, folder + "part-0.parquet")
+    assert re.fullmatch(r"20260102030405[0-9a-v]{20}", layout.attempt(MOMENT, Ids()))
+
+
+def test_other_names_are_not_lakeops_own():
+    for name in ("data/x", "data/2026010203/x", "data/2026010203/0405x", "x/data/2026010203/040500000000000000000000"):
+        assert not re.match(layout.OBJECT_NAME, name)

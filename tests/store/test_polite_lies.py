@@ -1,12 +1,10 @@
 """A store whose answers look well and are none: every operation ends in the right result or in a passing error."""
 
-from __future__ import annotations
-
 import base64
 import io
 import itertools
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -28,16 +26,16 @@ UNTOLD = {"fewer bytes", "a head of no bytes", "an old ETag"}
 """Lies that only somebody sees who knows the object: those who recorded its size and digest."""
 
 
-def contents(key: str) -> bytes:
+def contents(key):
     return f"contents of {key}".encode()
 
 
-def put_big(store: S3Store) -> bytes:
+def put_big(store):
     store.put("big", io.BytesIO(BIG))
     return store.get("big")
 
 
-def put_new(store: S3Store) -> bytes:
+def put_new(store):
     try:
         store.put("new", b"new", if_absent=True)
     except AlreadyExists:
@@ -45,16 +43,16 @@ def put_new(store: S3Store) -> bytes:
     return store.get("new")
 
 
-def read_open(store: S3Store) -> bytes:
+def read_open(store):
     with store.open(KEYS[2]) as file:
         return file.read()
 
 
-def delete(store: S3Store) -> object:
+def delete(store):
     return store.delete([KEYS[0], KEYS[1]])
 
 
-def copy(store: S3Store) -> object:
+def copy(store):
     copied = S3Store(store.bucket, f"{store.prefix}-copied", store.settings)
     return copied.copy_from(store, replace(store.head(KEYS[3]), key=KEYS[3])), copied.get(KEYS[3])
 
@@ -79,13 +77,13 @@ _fresh = itertools.count(1)
 
 
 @pytest.fixture(scope="module", params=S3_KINDS)
-def liar(request) -> Iterator[LyingServer]:
+def liar(request):
     with LyingServer(request.getfixturevalue("endpoint_of")(request.param)) as server:
         yield server
 
 
 @pytest.fixture
-def lied_to(liar, buckets, on_event, monkeypatch) -> Iterator[S3Store]:
+def lied_to(liar, buckets, on_event, monkeypatch):
     """A store behind the proxy that holds ``KEYS`` and is listed by small pages."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.0)
     # A client of its own: botocore's stop to ask again after so many failures.
@@ -104,7 +102,7 @@ def _list_by_small_pages(params, **_):
     params["MaxKeys"] = PAGE
 
 
-def _hold(liar: LyingServer, store: S3Store, name: str, operations: Iterable[str]) -> None:
+def _hold(liar, store, name, operations):
     untold, operations = [], list(operations)
     for operation in operations:
         act, wanted = OPERATIONS[operation]

@@ -1,7 +1,5 @@
 """The documents that set replication up: every field, and nothing of anybody else's touched."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -50,7 +48,7 @@ FOREIGN_LIFECYCLE = {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": "tm
 KMS = "arn:aws:kms:eu-west-1:123456789012:key/1"
 
 
-def fits(service: str, operation: str, **params: object) -> None:
+def fits(service, operation, **params):
     """Whether the AWS model of an operation takes these parameters, exactly."""
     shape = botocore.session.get_session().get_service_model(service).operation_model(operation).input_shape
     report = ParamValidator().validate(params, shape)
@@ -288,8 +286,6 @@ def test_what_the_role_needs():
 
 
 # --- all of it, for those who write it themselves ---
-
-
 @pytest.mark.parametrize("prefix", ["", "flights/", "a/b/ü and spaces/"])
 @pytest.mark.parametrize("key", ["", KMS])
 def test_what_is_printed_is_what_would_be_written(prefix, key):
@@ -315,7 +311,7 @@ def test_a_rule_under_another_id_counts():
     assert len(merged_lifecycle(rules, longer)["Rules"]) == 2
 
 
-def snake(document: object) -> object:
+def snake(document):
     """A document of S3's with the names that Terraform gives its fields, and single blocks for lists of one rule."""
     if isinstance(document, dict):
         names = {"ReplicaKmsKeyID": "replica_kms_key_id", "ID": "id"}

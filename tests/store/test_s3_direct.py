@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -40,7 +40,7 @@ class Bucket:
         objects: contents by name, with the write's mark.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.asked: list[tuple[str, str]] = []
         self.signed: list[str] = []
         self.objects: dict[str, tuple[bytes, str]] = {}
@@ -48,23 +48,23 @@ class Bucket:
         self.one_at_a_time = threading.Lock()
 
     @property
-    def ways(self) -> list[str]:
+    def ways(self):
         """Each request: its method, and who made it."""
         return [f"{method} {'obstore' if agent == DIRECT else 'botocore'}" for method, agent in self.asked]
 
-    def store(self, **changes: object) -> S3Store:
+    def store(self, **changes):
         """A store of it. Attempts are few, so that a failure takes no time."""
         settings = StoreSettings(endpoint_url=self.url, region="us-east-1", max_attempts=2, **changes)
         return S3Store("bucket", "p", replace(settings, connect_timeout=5, read_timeout=5))
 
-    def serve(self) -> Iterator[Bucket]:
+    def serve(self):
         """Serve until the generator goes on."""
         bucket = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def handle_any(self) -> None:
+            def handle_any(self):
                 self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 bucket.asked.append((self.command, self.headers["User-Agent"]))
                 bucket.signed.append(self.headers.get("Authorization", "nobody"))
@@ -74,7 +74,7 @@ class Bucket:
 
             do_GET = do_PUT = do_HEAD = handle_any  # noqa: N815 - http.server's
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, *_):
                 pass
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -86,7 +86,7 @@ class Bucket:
         thread.join()
         server.server_close()
 
-    def work(self, request: BaseHTTPRequestHandler) -> None:
+    def work(self, request):
         """Do what is asked."""
         name = request.path.partition("?")[0]
         if request.command == "PUT":
@@ -102,11 +102,11 @@ class Bucket:
             respond(404, "NoSuchKey")(request)
 
 
-def etag(body: bytes) -> str:
+def etag(body):
     return f'"{hashlib.md5(body).hexdigest()}"'
 
 
-def send(request: BaseHTTPRequestHandler, status: int, headers: dict[str, str], body: bytes = b"") -> None:
+def send(request, status, headers, body=b""):
     request.send_response(status)
     for name, value in {"Last-Modified": "Mon, 02 Nov 2026 10:00:00 GMT", **headers}.items():
         request.send_header(name, value)
@@ -116,18 +116,18 @@ def send(request: BaseHTTPRequestHandler, status: int, headers: dict[str, str], 
         request.wfile.write(body)
 
 
-def respond(status: int, code: str) -> Turn:
+def respond(status, code):
     """An error of S3."""
     body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>m</Message></Error>".encode()
     return lambda request: send(request, status, {"Content-Type": "application/xml"}, body)
 
 
-def hang_up(request: BaseHTTPRequestHandler) -> None:
+def hang_up(request):
     request.close_connection = True
 
 
 @pytest.fixture
-def bucket(directly, monkeypatch) -> Iterator[Bucket]:
+def bucket(directly, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "first-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     yield from Bucket().serve()
@@ -177,19 +177,19 @@ def test_a_signal_waits_for_the_patience_only(bucket, monkeypatch):
     monkeypatch.setattr(direct, "PATIENCE", 0.5)
     held, asked, passed = threading.Event(), threading.Event(), stopwatch()
 
-    def stay_silent(request: BaseHTTPRequestHandler) -> None:
+    def stay_silent(request):
         asked.set()
         held.wait(60)
         hang_up(request)
 
-    def kill() -> None:
+    def kill():
         asked.wait(60)
         os.kill(os.getpid(), signal.SIGUSR1)
 
     class Killed(BaseException):
         pass
 
-    def die(*_: object) -> None:
+    def die(*_):
         raise Killed
 
     monkeypatch.setattr(bucket, "one_at_a_time", nullcontext())
@@ -243,7 +243,7 @@ def test_a_missing_bucket_is_told_from_a_missing_object(bucket):
 
 
 def test_a_write_whose_answer_was_lost_is_recognised(bucket):
-    def keep_and_hang_up(request: BaseHTTPRequestHandler) -> None:
+    def keep_and_hang_up(request):
         bucket.objects[request.path] = request.body, request.headers["x-amz-meta-lakeops-write"]
         hang_up(request)
 
@@ -253,7 +253,7 @@ def test_a_write_whose_answer_was_lost_is_recognised(bucket):
 
 
 def test_half_of_the_contents_is_not_taken_for_all(bucket):
-    def send_half(request: BaseHTTPRequestHandler) -> None:
+    def send_half(request):
         request.send_response(200)
         for name, value in (("ETag", etag(b"x" * 1000)), ("Last-Modified", "Mon, 02 Nov 2026 10:00:00 GMT")):
             request.send_header(name, value)
@@ -458,7 +458,7 @@ def test_the_host_of_a_bucket_or_access_point_at_aws(aws_environment, monkeypatc
     region = "eu-west-1" if name == "bucket" else "us-east-2"
     store = S3Store(name, "p", StoreSettings(region=region, max_attempts=1, connect_timeout=7))
 
-    def send(request: object, **_: object) -> object:
+    def send(request, **_):
         hosts.append(urlsplit(request.url).netloc)
         return error(404, "NoSuchKey")
 

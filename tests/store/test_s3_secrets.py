@@ -1,7 +1,5 @@
 """Credentials and signed URLs: where they come from, and that they show up nowhere else."""
 
-from __future__ import annotations
-
 import traceback
 import urllib.request
 import uuid
@@ -12,7 +10,6 @@ from support.http_answers import Answers, error
 from support.s3_calls import CALLS
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError
-from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 
 
@@ -28,7 +25,7 @@ class TestSecrets:
         monkeypatch.setenv("AWS_SESSION_TOKEN", "TOKEN" + self.CANARY)
         return make_s3("moto", own_client=True, max_attempts=1)
 
-    def shown(self, store: S3Store, call) -> str:
+    def shown(self, store, call):
         with pytest.raises(Exception, match="bucket") as raised:
             call(store)
         return "".join(traceback.format_exception(raised.value)) + repr(raised.value) + str(raised.value.to_json())

@@ -1,20 +1,18 @@
 """Big uploads: parts side by side, little memory, nothing left behind."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io
 import threading
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from services.s3 import QUICK, S3_KINDS
 from support.http_answers import error
-from support.lying_s3 import Asked, LyingServer
+from support.lying_s3 import LyingServer
 
 from lakeops.model.errors import AlreadyExists, StoreUnavailable
 from lakeops.store.base import MIN_PART_BYTES as PART
@@ -27,20 +25,20 @@ from lakeops.store.s3.upload import _growing_parts
 class Meter(io.RawIOBase):
     """An endless-looking source that knows how much was taken from it."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         self.size = size
         self.taken = 0
 
-    def readable(self) -> bool:
+    def readable(self):
         return True
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size=-1):
         size = min(size, self.size - self.taken)
         self.taken += size
         return b"m" * size
 
 
-def unfinished(store) -> list[str]:
+def unfinished(store):
     """Multipart uploads below the store that were begun and neither completed nor aborted."""
     found = client(store.settings).list_multipart_uploads(Bucket=store.bucket, Prefix=store.prefix)
     return [upload["Key"] for upload in found.get("Uploads", ())]
@@ -104,7 +102,7 @@ def test_a_failed_upload_leaves_nothing(s3, on_event, operation, if_absent):
 @pytest.mark.parametrize("error_type", [ConnectionResetError, KeyboardInterrupt, MemoryError])
 def test_a_source_that_breaks_leaves_nothing(s3, error_type):
     class Breaking(Meter):
-        def read(self, size: int = -1) -> bytes:
+        def read(self, size=-1):
             if self.taken >= 3 * PART:
                 raise error_type
             return super().read(size)
@@ -179,12 +177,12 @@ WRITES: dict[str, Callable[[S3Store, S3Store], object]] = {
 }
 
 
-def listed(store: S3Store):
+def listed(store):
     return next(store.list("old"))
 
 
 @pytest.fixture(params=["directly", *S3_KINDS])
-def watched(request, endpoint_of, buckets) -> Iterator[tuple[Callable[..., S3Store], LyingServer]]:
+def watched(request, endpoint_of, buckets):
     """Makes stores behind a proxy that keeps their requests, by obstore and botocore, and by botocore alone."""
     kind = request.param
     if kind == "directly":
@@ -223,7 +221,7 @@ READS: dict[str, Callable[[S3Store, S3Store], object]] = {
 }
 
 
-def named_by_requester(asked: Asked) -> bool:
+def named_by_requester(asked):
     return asked.headers.get("x-amz-request-payer") == "requester"
 
 

@@ -1,14 +1,15 @@
 """Scanning a location: what a listing gives, without leaving anything out, however it is spread over folders."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
 from concurrent.futures import Future
 from pathlib import Path
+from xml.sax.saxutils import escape
 
+import botocore.session
 import pytest
+from botocore.parsers import ResponseParserFactory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
@@ -20,11 +21,11 @@ from lakeops.store.listing import ParallelListing
 from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3 import scan as s3_scan
-from lakeops.store.s3.client import client
+from lakeops.store.s3.client import client, moment, take_objects
 from lakeops.store.s3.client import moment as parsed
 
 
-def scanned(store, **options) -> list[tuple[str, int, int]]:
+def scanned(store, **options):
     """Key, size and time of every object."""
     found = []
     for listing in store.scan(**options):
@@ -33,7 +34,7 @@ def scanned(store, **options) -> list[tuple[str, int, int]]:
     return found
 
 
-def listed(store) -> list[tuple[str, int, int]]:
+def listed(store):
     return [(item.key, item.size_bytes, item.mtime) for item in store.list()]
 
 
@@ -85,7 +86,7 @@ def asked(make_s3, on_event):
     """A bucket whose folders are listed in pages of three, and what every listing asked for."""
     store, asked = make_s3("moto"), []
 
-    def note(params, **_) -> None:
+    def note(params, **_):
         if "Delimiter" not in params or params["Prefix"].endswith("/alone/"):
             params["MaxKeys"] = 3
         asked.append(params)
@@ -143,7 +144,7 @@ def test_a_folder_of_a_bucket_that_vanishes(make_s3, on_event):
         store.put(f"{folder}/1", b"")
     emptied = []
 
-    def empty(params, **_) -> None:
+    def empty(params, **_):
         if params["Prefix"].endswith("/b/") and not emptied:
             emptied.append(store.delete(["b/1"]))
 
@@ -163,10 +164,8 @@ def test_names_that_no_reader_could_open_are_refused(make_s3):
 
 
 # --- directories ---
-
-
 @pytest.fixture
-def source(tmp_path: Path) -> LocalStore:
+def source(tmp_path):
     for name in ("a/1", "a/2", "b/c/3", ".hidden/x", "4"):
         path = tmp_path / "source" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,40 +183,20 @@ def test_hidden_files_are_files(source):
     assert ".hidden/x" in [key for key, _, _ in scanned(source)]
 
 
-def _link(at: Path) -> None:
-    at.symlink_to("4")
-
-
-def _folder_link(at: Path) -> None:
-    at.symlink_to("a", target_is_directory=True)
-
-
-def _pipe(at: Path) -> None:
-    os.mkfifo(at)
-
-
-def _socket(at: Path) -> None:
+def _socket(at):
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(at))
-
-
-def _bytes_name(at: Path) -> None:
-    Path(os.fsdecode(os.fsencode(at.parent) + b"/\xff\xfe")).touch()
-
-
-def _own(at: Path) -> None:
-    (at.parent / ".lakeops").mkdir()
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (_link, "symbolic link"),
-        (_folder_link, "symbolic link"),
-        (_pipe, "pipe, socket or device"),
+        (lambda at: at.symlink_to("4"), "symbolic link"),
+        (lambda at: at.symlink_to("a", target_is_directory=True), "symbolic link"),
+        (os.mkfifo, "pipe, socket or device"),
         (_socket, "pipe, socket or device"),
-        (_bytes_name, "not UTF-8"),
-        (_own, "store's own"),
+        (lambda at: Path(os.fsdecode(os.fsencode(at.parent) + b"/\xff\xfe")).touch(), "not UTF-8"),
+        (lambda at: (at.parent / ".lakeops").mkdir(), "store's own"),
     ],
 )
 def test_what_is_no_object_is_refused_by_name_or_skipped(source, make, words):
@@ -306,9 +285,7 @@ def test_order_is_that_of_whole_keys(tmp_path_factory, keys):
 
 
 # --- several requests at a time ---
-
-
-def tree(depth: int, path: str = ""):
+def tree(depth, path=""):
     """A step that gives its own listing, two further steps, and another listing."""
 
     def step():
@@ -336,13 +313,13 @@ def test_a_failing_step_ends_it():
 class _AtOnce:
     """A pool of threads in which everything is done by the time that it is looked at."""
 
-    def __init__(self, *_: object, **__: object) -> None:
+    def __init__(self, *_, **__):
         pass
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         pass
 
     def submit(self, work):
@@ -350,7 +327,7 @@ class _AtOnce:
         done.set_result(work())
         return done
 
-    def shutdown(self, **_: object) -> None:
+    def shutdown(self, **_):
         pass
 
 
@@ -377,7 +354,7 @@ def test_a_folder_alone_is_scanned_by_whole_keys(store):
 
 
 def test_a_scan_of_a_moving_place_holds_what_was_there_all_the_time(store, monkeypatch):
-    """What others write and delete meanwhile may be in it or not."""
+    """A listing may have, or lack, what others write and delete meanwhile."""
     stay = [f"{folder}/{number}" for folder in ("a", "b/c", "d") for number in range(30)]
     for key in [*stay, "b/gone/1", "e/gone"]:
         store.put(key, b"x")
@@ -424,3 +401,63 @@ def test_a_file_that_vanishes_while_a_moving_place_is_scanned_is_passed_over(tmp
 
 def test_a_place_without_versions_says_so(store):
     assert store.keeps_versions() is False
+
+
+# --- pages of a listing: read quickly, and as botocore would read them ---
+
+SHAPE = botocore.session.get_session().get_service_model("s3").operation_model("ListObjectsV2").output_shape
+SPACES = (' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"', "")
+NAMES = ["a", "a/b%20c", "\u00e4/\U0001f600", " around ", "a&b<c>", "a\tb", ""]
+
+
+def body(names, *, space=SPACES[0], drop="", modified="2026-11-23T06:00:00.000Z"):
+    parts = {"Key": "", "LastModified": modified, "ETag": '"0123"', "Size": "7", "StorageClass": "STANDARD"}
+    items = "".join(
+        "<Contents>"
+        + "".join(
+            f"<{part}>{escape(name if part == 'Key' else text)}</{part}>"
+            for part, text in parts.items()
+            if part != drop
+        )
+        + "<Owner><ID>x</ID></Owner></Contents>"
+        for name in names
+    )
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?><ListBucketResult{space}><Name>b</Name><IsTruncated>true</IsTruncated>'
+        f"{items}<NextContinuationToken>t</NextContinuationToken><CommonPrefixes><Prefix>p/</Prefix></CommonPrefixes>"
+        "</ListBucketResult>"
+    ).encode()
+
+
+def read(data, *, quickly, status=200):
+    answer, taken = {"status_code": status, "headers": {}, "body": data}, dict[str, object]()
+    if quickly:
+        take_objects(answer, taken)
+    factory = ResponseParserFactory()
+    factory.set_parser_defaults(timestamp_parser=moment)
+    return factory.create_parser("rest-xml").parse(answer, SHAPE) | taken
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("names", [NAMES, NAMES[:1], []])
+def test_a_page_is_what_botocore_makes_of_it(names, space):
+    quick, slow = (read(body(names, space=space), quickly=quickly) for quickly in (True, False))
+    wanted = ("Key", "LastModified", "ETag", "Size")
+    assert quick.pop("Contents", []) == [{part: item[part] for part in wanted} for item in slow.pop("Contents", [])]
+    assert quick == slow
+
+
+@pytest.mark.parametrize("drop", ["Key", "Size", "LastModified", "ETag"])
+def test_an_unusual_page_is_left_to_botocore(drop):
+    data = body(NAMES, drop=drop)
+    assert read(data, quickly=True) == read(data, quickly=False)
+
+
+def test_an_error_is_left_to_botocore():
+    data = b"<Error><Code>NoSuchBucket</Code><Message>gone</Message></Error>"
+    assert read(data, quickly=True, status=404) == read(data, quickly=False, status=404)
+
+
+def test_times_are_read_as_botocore_does():
+    for text in ("2026-11-23T06:00:00.123Z", "Mon, 23 Nov 2026 06:00:00 GMT", "2026-11-23T06:00:00"):
+        assert moment(text) == botocore.utils.parse_timestamp(text)

@@ -1,6 +1,4 @@
-"""What tests of tasks share: work that is ended by SIGKILL at a chosen effect, and repositories with old garbage."""
-
-from __future__ import annotations
+"""Helpers for tests of tasks: work that SIGKILL ends at a chosen effect, and repositories with old garbage."""
 
 import os
 import signal

@@ -6,8 +6,6 @@ Holds so many names against the ranges that ``make_ranges`` left in the folder, 
 memory that the process ever held, as one JSON document.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from functools import partial

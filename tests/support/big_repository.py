@@ -6,8 +6,6 @@ Builds a repository from a stream, applies changes to it, compares; prints one J
 and wrote and of the most memory that the process ever held.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -34,7 +32,7 @@ def peak_megabytes() -> float:
 
 
 class Steps:
-    """What was measured, by name."""
+    """The measured values, by name."""
 
     def __init__(self, store: RecordingStore) -> None:
         self.found: dict[str, dict[str, float]] = {}

@@ -1,7 +1,5 @@
 """Small files that decode to gigabytes, one of each kind, and what decoding them takes, which a program prints."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

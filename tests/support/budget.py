@@ -1,7 +1,5 @@
 """How many examples hypothesis tries: few in the default run, ``LAKEOPS_TEST_EXAMPLES`` times as many."""
 
-from __future__ import annotations
-
 import os
 
 TIMES = int(os.environ.get("LAKEOPS_TEST_EXAMPLES", "1"))

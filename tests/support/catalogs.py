@@ -1,7 +1,5 @@
 """Records to fill a catalog with, where only the catalog is under test: no store, no ranges."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +94,7 @@ def seal(catalog: Catalog, branch: str = "main") -> BranchState:
 
 
 def draft(catalog: Catalog, state: BranchState, commit: Commit, **given: Any) -> Publish:
-    """What a commit that was planned on ``state`` publishes."""
+    """The state after a commit that was planned on ``state``."""
     fields: dict[str, Any] = {
         "repository_id": state.repository_id,
         "branch": state.id,

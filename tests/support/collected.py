@@ -5,8 +5,6 @@ folder, and each verb is a generator that stops between its effects, in the orde
 of verbs and of garbage collection's steps can be played, at a thousandth of what files would cost.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -44,7 +42,7 @@ class Lost(AssertionError):
 
 @dataclass(frozen=True)
 class Content:
-    """What a metarange file says: each folder's range file, and the tree."""
+    """The contents of a metarange file: each folder's range file, and the tree."""
 
     ranges: Mapping[str, str]
     tree: Tree
@@ -83,7 +81,7 @@ class World:
 
     @property
     def context(self) -> Context:
-        """What planning needs of a context."""
+        """The parts of a context that planning needs."""
         needed = SimpleNamespace(catalog=self.catalog, repository_id=self.repository_id, progress=quiet)
         return cast("Context", needed)
 
@@ -121,7 +119,7 @@ class World:
 
     def output(self, branch: str, folder: str, *, fail: bool) -> Steps:
         named = self.catalog.now()
-        address = layout.output_prefix(named, self.ids)
+        address = layout.object_key(named, self.ids) + "/"
         upload = self.ids.new()
         started = min(named, self.catalog.staging.begin_upload(self.repository_id, branch, address, upload=upload))
         written = {f"{folder}/{name}": address + name for name in "xy"}
@@ -172,7 +170,7 @@ class World:
             return
         head = self.catalog.commits.get(self.repository_id, state.commit_id)
         yield
-        _, rows = self.catalog.staging.staged_table(self.repository_id, branch, tokens=state.sealed_tokens)
+        rows = self.catalog.staging.staged_table(self.repository_id, branch, tokens=state.sealed_tokens).staged
         tree = dict(self.contents[head.meta_range_file].tree)
         for row in rows.to_pylist():
             if row["tombstone"]:

@@ -5,8 +5,6 @@ Usage: python -m support.committer HOME DATABASE_URL NAME ROUNDS  (DATABASE_URL 
 Prints the id of the commit that each round ended in, or ``taken`` when another process had committed its put before.
 """
 
-from __future__ import annotations
-
 import sys
 
 from lakeops import Lake, Settings

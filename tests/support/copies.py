@@ -1,7 +1,5 @@
 """Copies of a catalog, as people make them: each leads to the same storage as the original."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """DAGs that a test builds, run by Airflow's own ``dag.test``: every task in this process, one after another."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Doing harm to a repository, of every kind: to its rows, to its files, and to what its files say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -106,8 +104,6 @@ def remove(repo: Repository, key: str) -> None:
 
 
 # --- files that say something wrong, with every digest above them in order ---
-
-
 def tables(repo: Repository) -> list[pa.Table]:
     return [reader(repo).open(row).read() for row in metarange(repo).rows(0, len(metarange(repo)))]
 

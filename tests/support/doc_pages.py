@@ -1,7 +1,5 @@
 """The pages of the documentation, as tests read them: blocks of code, tables, links, and sessions that are run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -96,7 +94,7 @@ def links(file: Path) -> list[str]:
 
 
 def first_cells(text: str) -> Iterator[str]:
-    """What stands in backticks in the first cell of each row of all tables of a text."""
+    """The texts in backticks in the first cell of each row of all tables of a text."""
     for line in text.splitlines():
         if line.startswith("| "):
             yield from re.findall(r"`([^`]+)`", line.split(" | ")[0])

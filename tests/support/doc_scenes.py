@@ -1,4 +1,4 @@
-"""What there is before the blocks of a page are run, and what happens between them that readers need not see."""
+"""The set-up before the blocks of a page are run, and the steps between them that readers need not see."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Scene:
             self.session.replaced[f"s3://{name}"] = f"s3://{ours}"
 
     def url(self, text: str) -> str:
-        """What stands for an address of the page."""
+        """The value that stands for an address of the page."""
         return self.session.as_run(text)
 
     def later(self, days: int) -> None:
@@ -102,14 +102,14 @@ def shop_made(at: Scene) -> None:
 
 
 def overwritten(at: Scene) -> None:
-    """The same, after somebody overwrote a table."""
+    """The tables, after somebody overwrote one."""
     main = shop().branch("main")
     main.put("orders.csv", b"id,amount\n1,-999\n")
     main.commit("Update orders")
 
 
 def partitioned(at: Scene) -> None:
-    """The same, with a table of two days in a folder each."""
+    """The tables, with one of two days in a folder each."""
     main = shop().branch("main")
     for day in (1, 2):
         with main.output(f"orders/day={day}/") as url:
@@ -148,11 +148,6 @@ def hooked(at: Scene) -> None:
     section = re.sub(r'\[project.entry-points."(.*)"\]', r"[\1]", shown["toml"])
     (info / "entry_points.txt").write_text(section.replace('"', ""))
     at.patch.syspath_prepend(str(site))
-
-
-def called_by_scripts(at: Scene) -> None:
-    """A script of the page calls ``lakeops``."""
-    at.patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
 def trying_collection(at: Scene) -> Iterator[str]:
@@ -349,7 +344,9 @@ PAGES: dict[str, Callable[[Scene], Iterator[str] | None]] = {
     "settings.md": nothing,
     "team.md": teamed,
     "try-gc.md": trying_collection,
-    "who-broke-it.md": called_by_scripts,
+    "who-broke-it.md": lambda at: at.patch.setenv(
+        "PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ),
     "write.md": written,
 }
 """Pages whose blocks need no service, and what is done before and between them."""

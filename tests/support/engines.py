@@ -1,6 +1,4 @@
-"""What the tests of other programs share that read and write through the gateway: where these are, and how they run."""
-
-from __future__ import annotations
+"""Helpers for tests of other programs that read and write through the gateway: where these are, and how they run."""
 
 import json
 import os
@@ -23,7 +21,7 @@ QUICK = {
 
 
 @pytest.fixture(scope="session")
-def place() -> Path:
+def place():
     """Where ``make test-engines`` has put the programs. For a conftest to take over."""
     if "LAKEOPS_TEST_ENGINES" not in os.environ:
         pytest.skip("make test-engines brings Spark with Delta and S3A, DuckDB with httpfs, and Trino")

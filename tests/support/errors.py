@@ -1,7 +1,5 @@
 """Expecting errors by their kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

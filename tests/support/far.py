@@ -5,8 +5,6 @@ together: one round. So the rounds of a verb are the longest chain of its reques
 the speed of the machine.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

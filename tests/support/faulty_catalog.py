@@ -1,7 +1,5 @@
 """A catalog whose transitions fail, or end the process, at a chosen moment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

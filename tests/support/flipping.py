@@ -3,8 +3,6 @@
 It is what a network card, a cache or a disk does: listing, HEAD and ETag stay right, and the bytes are wrong.
 """
 
-from __future__ import annotations
-
 import http.client
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Running a function in several forked processes at once: what they inherit is put to the test as well."""
 
-from __future__ import annotations
-
 import multiprocessing
 import traceback
 from collections.abc import Callable, Iterable
@@ -12,7 +10,7 @@ CONTEXT = multiprocessing.get_context("fork")
 
 
 def run_forked(work: Callable[[Any], Any], arguments: Iterable[Any], *, seconds: float = 120) -> list[Any]:
-    """What ``work`` returned for each argument, each run in a process of its own; a failure there fails here."""
+    """The results of ``work`` for each argument, each run in a process of its own. A failure there fails here."""
     children = []
     for argument in arguments:
         ours, theirs = CONTEXT.Pipe()

@@ -1,7 +1,5 @@
 """The code on the page that documents the format, so that tests hold the package to what is written there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

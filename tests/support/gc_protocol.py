@@ -8,8 +8,6 @@ between any two steps. What the product adds to that (one grace period a reposit
 that is asked whether it can be believed) keeps slow writers from being refused; it keeps nothing from being lost.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -88,7 +86,7 @@ Writer = Callable[[World, frozenset[str]], Moves]
 
 
 def needed(world: World) -> set[str]:
-    """What the catalog would serve."""
+    """The table that the catalog would serve."""
     commits = dict(world.commits)
     kept = {commit for _, commit in world.heads} | world.mirror
     return {name for commit in kept for name in commits[commit][:2]} | world.staged
@@ -157,7 +155,7 @@ def collection(world: World, index: int, rules: frozenset[str], graces: tuple[in
 
 
 def _ended(state: str, rules: frozenset[str]) -> str:
-    """What becomes of an earlier mark when another one begins."""
+    """The fate of an earlier mark when another one begins."""
     if state == "restoring" and "a new mark ends restoring" not in rules:
         return state
     return "stale" if state in ("marking", "marked", "restoring") else state
@@ -205,8 +203,6 @@ def _revived(world: World, index: int) -> World:
 
 
 # --- writers ---
-
-
 def _too_late(world: World, started: int, rules: frozenset[str]) -> bool:
     return "marks are fences" in rules and started <= world.fence
 
@@ -329,7 +325,11 @@ def restore(world: World, rules: frozenset[str]) -> Moves:
         anything_open = any(run.state in ("marking", "marked") for run in world.runs)
         for index, run in enumerate(world.runs):
             over = run.state == "stale" and not anything_open
-            if over or run.state in ("marking", "marked") or _swept(run, rules):
+            if (
+                over
+                or run.state in ("marking", "marked")
+                or (run.state in ("sweeping", "swept") and "swept marks are not restored" not in rules)
+            ):
                 runs = [one._replace(state="restoring") if one is run else one for one in world.runs]
                 yield "restore", world._replace(runs=tuple(runs), at=1, memory=(index,))
     elif world.at == 1:
@@ -346,10 +346,6 @@ def restore(world: World, rules: frozenset[str]) -> Moves:
     elif world.at == 2:
         refused = _dead(world, "E", rules)
         yield "branch", _end(world) if refused else world._replace(at=9, heads=(*world.heads, ("old", "E")))
-
-
-def _swept(run: Run, rules: frozenset[str]) -> bool:
-    return run.state in ("sweeping", "swept") and "swept marks are not restored" not in rules
 
 
 def correct_rules(world: World, rules: frozenset[str]) -> Moves:

@@ -1,7 +1,5 @@
 """Git itself, as the judge of what merge bases, ref expressions, logs, names and merges should be."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess
@@ -27,7 +25,7 @@ class Node:
 
 @dataclass(frozen=True)
 class GitMerge:
-    """What Git's merge came to: the paths that merged cleanly, and those that conflict."""
+    """The result of Git's merge: the paths that merged cleanly, and those that conflict."""
 
     merged: dict[str, str]
     conflicts: set[str]
@@ -149,7 +147,7 @@ class GitOracle:
         lines.append("deleteall\n")
         for path, content in node.files.items():
             quoted = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-            blob = _blob(path, content)
+            blob = hashlib.sha256(f"{path}\0{content}".encode()).hexdigest()
             self._contents[_blob_id(blob)] = content
             lines.append(f'M 100644 inline "{quoted}"\ndata {len(blob)}\n{blob}\n')
         return "".join(lines).encode()
@@ -162,10 +160,6 @@ class GitOracle:
     def _run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         command = ["git", f"--git-dir={self._directory}", *arguments]
         return subprocess.run(command, input=stdin, capture_output=True, env=self._environment, check=False)
-
-
-def _blob(path: str, content: str) -> str:
-    return hashlib.sha256(f"{path}\0{content}".encode()).hexdigest()
 
 
 def _blob_id(blob: str) -> str:

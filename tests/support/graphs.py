@@ -1,7 +1,5 @@
 """Commit graphs for tests: drawn at random, held in memory, and counted when they are read."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Sequence

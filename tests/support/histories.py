@@ -83,7 +83,7 @@ class Write:
 
 @dataclass
 class Known:
-    """What a branch has to show.
+    """The contents that a branch has to show.
 
     ``staged`` and ``committed`` map paths of their own to the contents that were acknowledged there.
     """
@@ -94,7 +94,7 @@ class Known:
 
 @dataclass
 class Expected:
-    """What a catalog has to show at one moment: its branches, the shared paths of ``main``, heads that were seen."""
+    """The contents of a catalog at one moment: its branches, the shared paths of ``main``, heads that were seen."""
 
     branches: dict[str, Known]
     shared: dict[str, list[Write]]
@@ -308,7 +308,7 @@ class World:
             self.back.append((self.steps + self.random.randint(1, 60), -days))
 
     def jump_back(self) -> None:
-        """What was set wrong is set right."""
+        """Wrong settings are set right."""
         due = [days for step, days in self.back if step <= self.steps]
         self.back = [(step, days) for step, days in self.back if step > self.steps]
         for days in due:
@@ -368,7 +368,7 @@ class World:
         self.check_undo(repo)
 
     def check_undo(self, repo: Repository) -> None:
-        """What a ref showed within the undo window can be read in whole, wherever the ref is by now."""
+        """A commit that a ref showed within the undo window can be read in whole, wherever the ref is by now."""
         now = self.clock.now()
         self.heads.update((ref.commit_id, now) for ref in (*repo.branches(), *repo.tags()))
         if self.chances.jump:
@@ -483,7 +483,7 @@ class World:
 
     @contextmanager
     def staging(self, process: Process, branch: str, path: str, value: bytes | None) -> Iterator[None]:
-        """What is staged in the block is acknowledged at its end, unless the branch became another one meanwhile.
+        """An object staged in the block is acknowledged at its end, unless the branch became another one meanwhile.
 
         While it is under way, whoever drops what is staged may drop it too. Contents that are not known are None.
         """
@@ -524,13 +524,13 @@ class World:
             process.known.pop(branch, None)
 
     def taint_difference(self, commit: Any, number: int) -> None:
-        """What a commit changed against one of its parents may be shown as it was before, or as it is there."""
+        """A commit's change against one of its parents may be shown as it was before, or as it is there."""
         with suppress(errors.CommitExpired):
             changes = self.quiet.repository("repo").diff(commit.parents[number - 1], commit.id)
             self.tainted.update(change.path for change in changes)
 
     def forget_staged(self, process: Process, branch: str) -> None:
-        """What is staged on a branch, or on its way there, need not be shown any more."""
+        """An object that is staged, or on its way there, need not be shown any more."""
         known = process.known.get(branch, Known())
         self.tainted.update(known.staged, (path for name, path in self.flying if name == branch))
         if branch == "main":
@@ -552,8 +552,6 @@ class World:
 
 
 # --- objects ---
-
-
 @operation("put", 6, 4)
 def put(world: World, process: Process) -> None:
     branch = world.branch(process.repo)
@@ -720,8 +718,6 @@ def reset(world: World, process: Process) -> None:
 
 
 # --- commits ---
-
-
 @operation("commit", 6, 6)
 def commit(world: World, process: Process) -> None:
     branch, message = world.branch(process.repo), world.message("commit")
@@ -831,8 +827,6 @@ def local(world: World, process: Process) -> None:
 
 
 # --- refs ---
-
-
 @operation("create branch")
 def create_branch(world: World, process: Process) -> None:
     name, source = world.random.choice(BRANCHES), world.branch(process.repo)
@@ -899,8 +893,6 @@ def expire_refs(world: World, process: Process) -> None:
 
 
 # --- garbage collection, and what looks at everything ---
-
-
 @operation("rules")
 def rules(world: World, process: Process) -> None:
     days = world.random.choice([0, 1, 2, 30])
@@ -957,8 +949,6 @@ operation("dump")(lambda world, process: process.repo.refs.dump(full=world.rando
 
 
 # --- copies, backups and dumps of the catalog ---
-
-
 def copied(world: World) -> Path:
     """The home of a new copy of production's catalog."""
     home = world.home / f"copy-{sum(1 for _ in world.home.glob('copy-*'))}"

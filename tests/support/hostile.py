@@ -4,8 +4,6 @@ What an entry owes each of them: an error of ours, or the same text back, byte f
 long wait, never a message that is not one line.
 """
 
-from __future__ import annotations
-
 _PATHS = r"""
 / // a//b . .. ./ ../ a/../b a/./b /a a/ /etc/passwd ../../etc/passwd ..\..\windows C:\x C: \ \\host\share ~ ~root
 %2e%2e%2f %00 %0a %2F %252e%252e ..%c0%af ....// ;/.. a/.. file:///etc/passwd data/x data/../_lakefs/ _lakefs/

@@ -1,7 +1,5 @@
 """Answers of an HTTP server for botocore's ``before-send`` event, so that no server has to misbehave for a test."""
 
-from __future__ import annotations
-
 import io
 
 from botocore.awsrequest import AWSResponse

@@ -1,7 +1,5 @@
 """The store of clouds on what obstore itself offers in place of a server: the same operations, the same conditions."""
 
-from __future__ import annotations
-
 from obstore.store import MemoryStore
 
 from lakeops.store.cloud import CloudStore

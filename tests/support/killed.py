@@ -3,8 +3,6 @@
 Usage: python -m support.killed HOME SCENE EFFECT WHEN
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -3,8 +3,6 @@
 An effect is what Python tells its auditors: opening, renaming, removing and making files and folders there.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Workers that are killed with SIGKILL again and again, and what must be true of their repository afterwards."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Metaranges of leaves, however small they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +18,7 @@ def small_leaves(of_ranges: int = 2, inline: int = 0) -> Iterator[None]:
 
 
 @pytest.fixture(params=["one-file", "leaves"])
-def leaves(request: pytest.FixtureRequest) -> Iterator[None]:
+def leaves(request):
     """Once with metaranges of one file, and once with leaves: everything holds whatever they are."""
     if request.param == "one-file":
         yield
@@ -30,7 +28,7 @@ def leaves(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def only_leaves() -> Iterator[None]:
+def only_leaves():
     """All metaranges have leaves."""
     with small_leaves():
         yield

@@ -1,6 +1,4 @@
-"""What a listing is answered with, from names in memory."""
-
-from __future__ import annotations
+"""The answer to a listing, from names in memory."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -17,7 +15,7 @@ MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Bucket:
-    """What S3 answers to a listing, from names in memory.
+    """S3's answer to a listing, from names in memory.
 
     Args:
         names: what is there.

@@ -44,7 +44,7 @@ class Asked:
 
     @property
     def operation(self) -> str:
-        """What it wants."""
+        """The attribute that it wants."""
         query, copies = self.query, "x-amz-copy-source" in self.headers
         key = "/" in urlsplit(self.path).path.strip("/")
         match self.method:
@@ -97,7 +97,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Lie:
-    """What is answered in place of the truth. ``make`` gives None where it has nothing to lie about."""
+    """The answer in place of the truth. ``make`` gives None where it has nothing to lie about."""
 
     operations: frozenset[str]
     make: Callable[[Asked, Answer], Answer | None]
@@ -183,10 +183,6 @@ def _other_range(asked: Asked, true: Answer) -> Answer | None:
     return replace(true, body=true.body[1:]).having(Content_Range=f"bytes {first + 1}-{last}/{size}")
 
 
-def _all_for_a_range(asked: Asked, true: Answer) -> Answer | None:
-    return true.without("content-range") if true.status == 206 else None
-
-
 def _fewer_bytes(_asked: Asked, true: Answer) -> Answer | None:
     return replace(true, body=true.body[: len(true.body) // 2]) if true.status < 300 and len(true.body) > 1 else None
 
@@ -195,10 +191,6 @@ def _cut_short(_asked: Asked, true: Answer) -> Answer | None:
     if true.status >= 300 or len(true.body) < 2:
         return None
     return replace(true, body=true.body[: len(true.body) // 2], length=len(true.body))
-
-
-def _not_there(_asked: Asked, _true: Answer) -> Answer:
-    return _plain(HTML, status=404)
 
 
 _ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>try again</Message></Error>"
@@ -252,9 +244,13 @@ LIES: dict[str, Lie] = {
     "a head of no bytes": Lie(
         frozenset({"head"}), lambda _asked, true: replace(true, length=0) if true.status < 300 else None
     ),
-    "a page of HTML that says that it is not there": Lie(frozenset({"get"}), _not_there),
+    "a page of HTML that says that it is not there": Lie(
+        frozenset({"get"}), lambda _asked, _true: _plain(HTML, status=404)
+    ),
     "another range": Lie(frozenset({"get"}), _other_range),
-    "a part without its range": Lie(frozenset({"get"}), _all_for_a_range),
+    "a part without its range": Lie(
+        frozenset({"get"}), lambda asked, true: true.without("content-range") if true.status == 206 else None
+    ),
     "a range of fewer bytes": Lie(
         frozenset({"get"}), lambda asked, true: _fewer_bytes(asked, true) if true.status == 206 else None
     ),
@@ -339,7 +335,7 @@ class LyingServer:
             self._lie = None
 
     def answer(self, asked: Asked) -> Answer:
-        """What a request gets."""
+        """The answer that a request gets."""
         self.asked.append(asked)
         if asked.path.startswith("/sign-in"):
             return _plain(HTML)

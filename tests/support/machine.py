@@ -1,7 +1,5 @@
 """A model of a repository in plain dicts, for stateful tests: what lakeops must do, in the fewest words."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 Tree = dict[str, str]
@@ -61,7 +59,7 @@ class Model:
         return 1 + max(map(self.generation, self.commits[commit_id].parents), default=0)
 
     def base(self, lefts: set[str], rights: set[str]) -> Tree:
-        """What is merged over: several best common ancestors are merged first, oldest first, over their own bases."""
+        """The base of a merge: several best common ancestors are merged first, oldest first, over their own bases."""
         age = {one: (self.commits[one].date, self.generation(one), one) for one in self.commits}
         first, *others = sorted(self.best_common_ancestors(lefts, rights), key=age.__getitem__)
         tree, tips = self.tree(first), {first}

@@ -4,8 +4,6 @@ When the mirror takes over it is production from then on, with a mirror of its o
 collects its garbage, and its ``mirror replicate --delete`` knows nothing of the fail-over.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 
@@ -97,7 +95,7 @@ class MirrorWorld(World):
             raise self.failure(f"{what} at {commit.id[:12]}: {error!r}") from error
 
     def mend(self) -> None:
-        """What was torn arrives again."""
+        """A torn object arrives again."""
         for key in sorted(self.torn):
             self.replicator.deliver(key)
             try:

@@ -1,7 +1,5 @@
 """Two lakes for the tests of mirrors, a replicator between them, and a reader that trusts nothing it has not opened."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -90,12 +88,12 @@ class Pair:
         return self.there.repository(self.mirror.id)
 
     def contents(self, branch: str = "main") -> dict[str, bytes]:
-        """What a branch of the source holds."""
+        """The contents of a branch of the source."""
         ref = self.repo.ref(branch)
         return {item.path: ref.read(item.path) for item in ref.list()}
 
     def head(self, branch: str = "main") -> str:
-        """What the mirror shows."""
+        """The contents of the mirror."""
         return self.mirror.branch(branch).commit_id
 
     def heads(self) -> dict[str, str]:
@@ -124,13 +122,13 @@ def open_pair(place: Path, *, clock: ManualClock, random: Random, **given: Any) 
 
 
 def replicator(repo: Repository, mirror: Mirror, random: Random) -> Unruly:
-    """What replicates a repository's storage to its mirror's, deletes included."""
+    """A program that replicates a repository's storage to its mirror's, deletes included."""
     plain = Stores(StoreSettings(fsync=False))
     return Unruly(plain.at(repo.storage_namespace), plain.at(mirror.storage_namespace), random)
 
 
 def write(pair: Pair, statement: Any) -> None:
-    """What somebody with the right to write does to the source's catalog."""
+    """The changes that somebody with the right to write makes in the source's catalog."""
     with pair.here.catalog.database.engine.begin() as conn:
         conn.execute(statement)
 

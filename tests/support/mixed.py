@@ -10,8 +10,6 @@ So the paths of its *life* are left alone from then on: a life ends when the pro
 Every life has folders, a side branch and a clone of its own.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -88,7 +86,7 @@ class Worker:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """What delta-rs takes."""
+        """The options that delta-rs takes."""
         return {
             "aws_endpoint_url": f"http://127.0.0.1:{self.port}",
             "aws_access_key_id": KEYS.access_key,
@@ -166,8 +164,6 @@ class Worker:
 
 
 # --- the writers ---
-
-
 def put(at: Worker) -> None:
     """Put to one of three keys by the gateway, and delete it each fourth time."""
     path = f"{at.folder}{at.round % 3}"
@@ -375,8 +371,6 @@ def iceberg_catalog(settings: Settings) -> Any:
 
 
 # --- the log ---
-
-
 @dataclass
 class Noted:
     """One intent of a log, and what became of it: ``done``, ``refused`` or ``open``."""
@@ -419,8 +413,6 @@ def _again(at: Worker, noted: Noted) -> None:
 
 
 # --- rounds ---
-
-
 def play(at: Worker, writers: list[str], *, rounds: int | None = None) -> None:
     """One round after the other until told to stop; a new life after each write that got no answer."""
     at.life = sum(line.startswith('["life"') for line in at.log.lines)

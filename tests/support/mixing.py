@@ -1,7 +1,5 @@
 """Drives the writers of ``support.mixed``, kills them, and judges what is there afterwards by their logs."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess
@@ -138,7 +136,7 @@ def every_note(logs: Iterable[Path]) -> Iterator[Noted]:
 
 
 def judge(lake: Lake, logs: list[Path]) -> list[str]:
-    """What is wrong: before the last uncommitted changes are committed, and after."""
+    """The faults: before the last uncommitted changes are committed, and after."""
     repo = lake.repository(REPOSITORY)
     notes = [*every_note(logs)]
     problems = wrong_objects(notes, contents(repo, "main"))
@@ -160,7 +158,7 @@ def judge(lake: Lake, logs: list[Path]) -> list[str]:
 
 
 def contents(repo: Repository, ref: str) -> dict[str, str]:
-    """What a ref shows. The files of tables are read, and left out."""
+    """The contents of a ref. The files of tables are read, and left out."""
     handle = repo.ref(ref)
     texts = {item.path: handle.read(item.path) for item in handle.list()}
     return {path: text.decode() for path, text in texts.items() if not path.startswith(TABLES)}

@@ -1,7 +1,5 @@
 """An address of every page, for the repository that ``support.damage.populate`` makes. A new route has to join."""
 
-from __future__ import annotations
-
 ADDRESSES = {
     "/": "/",
     "/_audit": "/_audit",

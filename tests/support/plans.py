@@ -1,7 +1,5 @@
 """PostgreSQL's plans of the statements that a lake sends, taken in the transaction that sends them; and full tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Most tests open a catalog of their own. The migrations take alembic about 50 ms,
 that waits for the disk takes 4 ms more. Killed processes lose nothing without that wait, only machines do.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager

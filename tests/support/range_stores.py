@@ -1,7 +1,5 @@
 """Stores for the tests of committed data: fixtures for a conftest to take over."""
 
-from __future__ import annotations
-
 import pytest
 from support.rows import RecordingStore
 
@@ -9,12 +7,12 @@ from lakeops.ranges.read import RangeReader
 
 
 @pytest.fixture
-def store(tmp_path) -> RecordingStore:
+def store(tmp_path):
     return RecordingStore(tmp_path / "namespace")
 
 
 @pytest.fixture
-def reader(store) -> RangeReader:
+def reader(store):
     return RangeReader(store)
 
 

@@ -1,7 +1,5 @@
 """Repositories that say only which objects they refer to, and listings of a namespace."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
@@ -57,12 +55,12 @@ def listing(names: Sequence[str], batch: int = 7) -> Iterator[pa.Table]:
 
 
 def row(name: str) -> dict[str, str | int]:
-    """What a listing says of a name."""
+    """The row of a listing for a name."""
     return {"physical_address": name, "size_bytes": len(name), "mtime": sum(name.encode())}
 
 
 def rows(names: Iterable[str]) -> list[dict[str, str | int]]:
-    """What is expected of these names, in order."""
+    """The rows expected for these names, in order."""
     return [row(name) for name in sorted(names, key=str.encode)]
 
 

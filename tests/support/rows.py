@@ -95,7 +95,7 @@ class Groups(LocalEngine):
 
 
 class Pointer(NamedTuple):
-    """What a commit says of its metarange."""
+    """The metarange that a commit names."""
 
     meta_range_id: str
     meta_range_file: str
@@ -165,7 +165,7 @@ def same(left: Value | None, right: Value | None) -> bool:
 
 
 def applied(repository: Repository, changes: Changes) -> dict[str, Value]:
-    """What a repository becomes: writing what is there changes nothing."""
+    """The state that a repository reaches: writing what is there changes nothing."""
     after = dict(repository)
     for path, value in changes.items():
         if value is None:

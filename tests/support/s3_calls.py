@@ -1,7 +1,5 @@
 """One call of an S3 store for each request that S3 knows, to see how each of them fails."""
 
-from __future__ import annotations
-
 import io
 
 from lakeops.store.base import MIN_PART_BYTES

@@ -1,7 +1,5 @@
 """Operations that are killed at every effect: what they start from, what they do, and what must hold afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,10 +96,6 @@ def _check_merge(repo: Repository) -> None:
 def _prepare_revert(repo: Repository) -> None:
     _prepare_commit(repo)
     _commit(repo)
-
-
-def _revert(repo: Repository) -> None:
-    repo.branch("main").revert("main", idempotency_key="r")
 
 
 def _check_revert(repo: Repository) -> None:
@@ -253,10 +247,7 @@ def _write_tables(repo: Repository) -> None:
 
 def _check_tables(repo: Repository) -> None:
     assert sorted(_iceberg(repo, "main").load_table("web.sales").scan().to_arrow()["amount"].to_pylist()) == [1, 2, 3]
-    assert [one.message for one in repo.log("main", first_parent=True)][:2] == [
-        "Merge 'dev' into 'main'",
-        "Append 2",
-    ]
+    assert [one.message for one in repo.log("main", first_parent=True)][:2] == ["Merge 'dev' into 'main'", "Append 2"]
 
 
 SCENES = {
@@ -264,7 +255,12 @@ SCENES = {
     for scene in (
         Scene("commit", _prepare_commit, _commit, _check_commit),
         Scene("merge", _prepare_merge, _merge, _check_merge),
-        Scene("revert", _prepare_revert, _revert, _check_revert),
+        Scene(
+            "revert",
+            _prepare_revert,
+            lambda repo: repo.branch("main").revert("main", idempotency_key="r"),
+            _check_revert,
+        ),
         Scene("several", _prepare_several, _several, _check_several),
         Scene("move", _prepare_move, _move, _check_move),
         Scene("put", _prepare_put, _put, _check_put),

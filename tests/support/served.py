@@ -1,12 +1,9 @@
-"""What gateways of tests serve, such as a repository whose names are hard to spell, and clients of them."""
-
-from __future__ import annotations
+"""Repositories that gateways of tests serve, such as one whose names are hard to spell, and clients of them."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -62,7 +59,7 @@ class Served:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
+def lake(tmp_path):
     """A lake on this machine's clock, which signatures are compared with."""
     with Lake.open(settings=Settings.model_construct(home=tmp_path / "home", fsync=False, committer="tester")) as lake:
         yield lake

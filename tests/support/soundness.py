@@ -1,6 +1,4 @@
-"""What ``fsck`` says, for tests of everything else: nothing worse than information."""
-
-from __future__ import annotations
+"""The findings of ``fsck``, for tests of everything else: nothing worse than information."""
 
 from lakeops import Repository
 from lakeops.ops.fsck.findings import Finding, Severity

@@ -3,8 +3,6 @@
 It needs pyspark alone, because it runs in an environment where lakeops is not.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

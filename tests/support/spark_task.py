@@ -4,8 +4,6 @@ Usage: python -m support.spark_task held|free. Held, the work says that it began
 the commit's id.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Work for Spark's workers: it is found by name there, so it lives in a module of its own."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

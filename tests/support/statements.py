@@ -1,7 +1,5 @@
 """Which statements a piece of work sends to a catalog's database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -25,7 +23,7 @@ def statements(catalog: Any) -> Iterator[list[str]]:
 
 
 def ours(seen: list[str]) -> list[str]:
-    """Those on lakeops' tables: not what begins a transaction or asks for the time."""
+    """Statements on lakeops' tables, without those that begin a transaction or ask for the time."""
     return [text for text in seen if "lakeops_" in text]
 
 

@@ -8,8 +8,6 @@ The log is the worker's only memory, as a scheduler's is. A line is written once
 starts reads its log and goes on with the first call that is not in it, under the same key.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable
@@ -27,7 +25,7 @@ COLLECT_EVERY = 3
 
 
 class Log:
-    """What was acknowledged, one line each."""
+    """The acknowledged objects, one line each."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

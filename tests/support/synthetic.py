@@ -3,8 +3,6 @@
 Everything follows from an entry's number and a version, so a test can make the same entry, or a changed one, again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -53,7 +51,7 @@ def entries(which: np.ndarray, version: int = 0) -> pa.Table:
 
 
 def staged(which: np.ndarray, version: int = 1) -> pa.Table:
-    """The same as staged rows."""
+    """The rows, as staged rows."""
     table = entries(which, version)
     columns = [table.column(0), pa.repeat(pa.scalar(value=False), len(which)), *table.columns[1:]]
     return pa.table(columns, schema=STAGED_SCHEMA)

@@ -1,7 +1,5 @@
 """Writes ``lakeops/catalog/tables.py`` anew, from the SQLModel classes of ``models``: ``make tables``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -33,10 +31,7 @@ METADATA = MetaData()
 # fmt: off
 '''
 
-NAMES = {
-    "lakeops_idempotency_key": "KEY",
-    "lakeops_retired_token": "RETIRED",
-}
+NAMES = {"lakeops_idempotency_key": "KEY", "lakeops_retired_token": "RETIRED"}
 """The names of tables that have other ones than their table's."""
 
 

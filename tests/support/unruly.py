@@ -13,8 +13,6 @@ and without threads, so that a run can be repeated.
 As a program it goes on until its input ends: ``python -m support.unruly SOURCE DESTINATION [SEED]``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,7 +39,7 @@ _MOODS: tuple[Mood, ...] = ("even", "metadata first", "data first", "stuck")
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What one step did at the destination."""
+    """The effect of one step at the destination."""
 
     action: Action
     key: str

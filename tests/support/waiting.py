@@ -3,8 +3,6 @@
 Between two questions ``meanwhile`` is called in place of any wait, so a test says what happens while a task waits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator

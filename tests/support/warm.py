@@ -4,8 +4,6 @@ A server of this test process has them loaded and forks for each command. Nothin
 there. So each command looks at its own environment, streams and terminal, as a new process does.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy

@@ -111,7 +111,7 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> Meeting:
 
 
 def numbers(table: str, options: dict[str, str]) -> list[int]:
-    """What delta-rs reads."""
+    """The rows that delta-rs reads."""
     return sorted(DeltaTable(table, storage_options=options).to_pyarrow_table()["id"].to_pylist())
 
 

@@ -1,7 +1,5 @@
 """The testing kit as its users have it: the page's examples, run by pytest in a directory of their own."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -10,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lakeops import Lake, Settings
-from lakeops.testing import Faults, ManualClock
-
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
-def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
+def test_the_examples_of_the_page_pass(tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     opt_in, *examples = blocks
     assert opt_in.startswith("pytest_plugins"), "the page begins with how a suite opts in"
@@ -42,9 +37,7 @@ def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
     assert int(passed[1]) >= wanted
 
 
-def test_each_test_has_a_lake_of_its_own(
-    lake: Lake, lake_settings: Settings, lake_clock: ManualClock, tmp_path: Path
-) -> None:
+def test_each_test_has_a_lake_of_its_own(lake, lake_settings, lake_clock, tmp_path):
     assert list(lake.repositories()) == []
     repo = lake.create_repository("repo")
     assert repo.storage_namespace.startswith(tmp_path.as_uri())
@@ -52,7 +45,7 @@ def test_each_test_has_a_lake_of_its_own(
     assert repo.ref("main").commit.creation_date == lake_clock.seconds
 
 
-def test_the_faulty_lake_fails_on_demand_only(faulty_lake: Lake, lake_faults: Faults) -> None:
+def test_the_faulty_lake_fails_on_demand_only(faulty_lake, lake_faults):
     main = faulty_lake.create_repository("repo").branch("main")
     lake_faults.revive()
     main.put("a", b"1")

@@ -4,16 +4,12 @@
 that is not there fails the first test.
 """
 
-from __future__ import annotations
-
 import html
 import socket
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,12 +22,11 @@ from sqlalchemy import update
 from support import damage
 from support.page_addresses import ADDRESSES
 
-from lakeops import Lake, Repository, Settings
+from lakeops import Lake, Settings
 from lakeops.catalog.tables import COMMIT
-from lakeops.lake import connection
 from lakeops.model.errors import StoreUnavailable
 from lakeops.testing import Faults, open_faulty
-from lakeops.web.app import application
+from lakeops.web.app import IMPATIENT, application
 from lakeops.web.page import HEADERS
 from lakeops.web.pages import ROUTES
 
@@ -71,29 +66,29 @@ QUERIES = {
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
+def lake(tmp_path):
     with Lake.open(settings=Settings.load(home=tmp_path / "lake", fsync=False)) as opened:
         damage.populate(opened)
         yield opened
 
 
 @pytest.fixture
-def repo(lake: Lake) -> Repository:
+def repo(lake):
     return lake.repository("repo")
 
 
 @contextmanager
-def asking(lake: Lake) -> Iterator[Callable[[str], Any]]:
+def asking(lake):
     """Asks for pages of a lake of which nothing is remembered."""
     with TestClient(application(lake), base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
         yield lambda path: client.get(path, follow_redirects=False)
 
 
-def anew(lake: Lake) -> AbstractContextManager[Lake]:
+def anew(lake):
     return Lake.open(settings=lake.settings, must_exist=True)
 
 
-def told(answer: Any, status: int, *words: str) -> None:
+def told(answer, status, *words):
     """An answer is a whole page in the usual clothes, which says these words and shows nothing of the inside."""
     text = html.unescape(answer.text)
     assert answer.status_code == status, text
@@ -106,16 +101,16 @@ def told(answer: Any, status: int, *words: str) -> None:
     assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
 
 
-def is_well(answer: Any) -> None:
+def is_well(answer):
     assert answer.status_code in {200, 303}, answer.text
 
 
-def test_every_route_is_in_the_tables() -> None:
+def test_every_route_is_in_the_tables():
     routes = [path for path, _ in ROUTES]
     assert routes == list(ADDRESSES) == list(QUERIES)
 
 
-def test_all_is_well_before_anything_is_done(lake: Lake) -> None:
+def test_all_is_well_before_anything_is_done(lake):
     with asking(lake) as ask:
         for path in ADDRESSES.values():
             is_well(ask(path))
@@ -125,7 +120,7 @@ def test_all_is_well_before_anything_is_done(lake: Lake) -> None:
     ("name", "status", "words"),
     [("nosuch", 404, "no repository 'nosuch'"), ("NO", 404, "There is no page"), ("a" * 5000, 404, "repository")],
 )
-def test_a_repository_that_is_not_there(lake: Lake, name: str, status: int, words: str) -> None:
+def test_a_repository_that_is_not_there(lake, name, status, words):
     with asking(lake) as ask:
         for route, path in ADDRESSES.items():
             if "{repository}" in route and not route.endswith("go"):
@@ -137,7 +132,7 @@ def test_a_repository_that_is_not_there(lake: Lake, name: str, status: int, word
 
 
 @pytest.mark.parametrize("ref", ["gone", "main~99", "main@{1}", "a" * 5000, "%00", "ma..in", "%F0%9F%92%A9", "-x"])
-def test_a_ref_that_means_nothing(lake: Lake, repo: Repository, ref: str) -> None:
+def test_a_ref_that_means_nothing(lake, repo, ref):
     repo.create_branch("gone")
     repo.delete_branch("gone")
     with asking(lake) as ask:
@@ -153,7 +148,7 @@ def test_a_ref_that_means_nothing(lake: Lake, repo: Repository, ref: str) -> Non
                 assert answer.status_code in {400, 404}, (bad, answer.status_code)
 
 
-def test_what_is_asked_for_is_bounded(lake: Lake) -> None:
+def test_what_is_asked_for_is_bounded(lake):
     with asking(lake) as ask:
         for route, names in QUERIES.items():
             for name in names:
@@ -167,9 +162,7 @@ def test_what_is_asked_for_is_bounded(lake: Lake) -> None:
 
 @pytest.mark.parametrize("harm", [damage.flip, damage.cut_short, damage.remove])
 @pytest.mark.parametrize("file", ["range", "metarange"])
-def test_files_that_are_damaged_or_gone(
-    lake: Lake, repo: Repository, harm: Callable[[Repository, str], None], file: str
-) -> None:
+def test_files_that_are_damaged_or_gone(lake, repo, harm, file):
     ranges = [row.key for row in damage.metarange(repo).rows(0, len(damage.metarange(repo)))]
     for key in ranges if file == "range" else [damage.metarange_file(repo)]:
         harm(repo, key)
@@ -184,7 +177,7 @@ def test_files_that_are_damaged_or_gone(
                 is_well(answer)
 
 
-def test_a_commit_that_expired(lake: Lake, repo: Repository) -> None:
+def test_a_commit_that_expired(lake, repo):
     lost = repo.create_branch("lost", "main")
     lost.put("x", b"x")
     lost.commit("lost")
@@ -202,7 +195,7 @@ def test_a_commit_that_expired(lake: Lake, repo: Repository) -> None:
                 told(ask(bad), 410, "expired", "Retention rules took it")
 
 
-def test_a_row_of_the_catalog_that_cannot_be_decoded(lake: Lake, repo: Repository) -> None:
+def test_a_row_of_the_catalog_that_cannot_be_decoded(lake, repo):
     head = damage.head(repo).id
     damage.sql(repo, update(COMMIT).where(COMMIT.c.id == head).values(metadata=["no map"]))
     with anew(lake) as fresh, asking(fresh) as ask:
@@ -213,7 +206,7 @@ def test_a_row_of_the_catalog_that_cannot_be_decoded(lake: Lake, repo: Repositor
         told(ask("/"), 200, "damaged", "cannot be decoded")
 
 
-def test_a_database_that_is_down(lake: Lake, repo: Repository) -> None:
+def test_a_database_that_is_down(lake, repo):
     with anew(lake) as fresh, asking(fresh) as ask:
         is_well(ask("/repo"))
         fresh.catalog.database.engine.dispose()
@@ -226,7 +219,7 @@ def test_a_database_that_is_down(lake: Lake, repo: Repository) -> None:
         is_well(ask("/repo"))
 
 
-def test_a_store_that_is_down(lake: Lake) -> None:
+def test_a_store_that_is_down(lake):
     faults = Faults()
     with open_faulty(lake.settings, faults) as fresh, asking(fresh) as ask:
         for route, path in ADDRESSES.items():
@@ -241,15 +234,13 @@ def test_a_store_that_is_down(lake: Lake) -> None:
                 is_well(answer)
 
 
-def test_a_store_that_takes_connections_and_never_answers(
-    tmp_path: Path, moto_endpoint: str, buckets: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_takes_connections_and_never_answers(tmp_path, moto_endpoint, buckets, monkeypatch):
     home = tmp_path / "far"
     with Lake.open(settings=Settings.load(home=home, s3_endpoint_url=moto_endpoint, fsync=False)) as lake:
         damage.populate(lake, f"s3://{buckets(moto_endpoint)}/silent")
     for name, patience in (("connect_timeout", 0.3), ("read_timeout", 0.3), ("max_attempts", 1)):
-        assert name in connection.IMPATIENT, "pages wait for a store no longer than a person would"
-        monkeypatch.setitem(connection.IMPATIENT, name, patience)
+        assert name in IMPATIENT, "pages wait for a store no longer than a person would"
+        monkeypatch.setitem(IMPATIENT, name, patience)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with Lake.open(settings=Settings.load(home=home, s3_endpoint_url=endpoint)) as lake, asking(lake) as ask:
@@ -258,7 +249,7 @@ def test_a_store_that_takes_connections_and_never_answers(
             told(ask("/repo/commit/main@"), 200, "merge", "cannot be shown")
 
 
-def test_a_mirror_whose_source_is_down(lake: Lake, repo: Repository, tmp_path: Path) -> None:
+def test_a_mirror_whose_source_is_down(lake, repo, tmp_path):
     home = tmp_path / "source"
     with Lake.open(settings=Settings.load(home=home, fsync=False)) as source:
         source.create_repository("origin").branch("main").put("a", b"1")
@@ -278,7 +269,7 @@ def test_a_mirror_whose_source_is_down(lake: Lake, repo: Repository, tmp_path: P
                     told(answer, answer.status_code)
 
 
-def parquet() -> bytes:
+def parquet():
     file = BytesIO()
     pq.write_table(pa.table({"origin": ["EWR"] * 4_000, "delay": list(range(4_000))}), file, row_group_size=1_000)
     return file.getvalue()
@@ -300,7 +291,7 @@ WHOLE = parquet()
         ("h.txt", b"\x1b[31m\xe2\x80\xae<script>", "&lt;script&gt;"),
     ],
 )
-def test_contents_that_cannot_be_read(lake: Lake, repo: Repository, path: str, data: bytes, words: str) -> None:
+def test_contents_that_cannot_be_read(lake, repo, path, data, words):
     repo.branch("dev").put(path, data)
     with asking(lake) as ask:
         for page in (f"/repo/object/dev?path={path}", f"/repo/change?before=main&after=dev&path={path}"):

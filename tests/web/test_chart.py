@@ -1,11 +1,9 @@
 """Charts: what is drawn where, for any numbers."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops.web.charts import HEIGHT, LEFT, TOP, WIDTH, Chart, Point, lag_area, size_bars
+from lakeops.web.charts import HEIGHT, LEFT, TOP, WIDTH, Point, lag_area, size_bars
 
 POINTS = st.lists(
     st.builds(Point, st.integers(0, 4_000_000_000), st.integers(0, 1 << 62)), min_size=1, max_size=40
@@ -13,7 +11,7 @@ POINTS = st.lists(
 
 
 @given(POINTS)
-def test_bars_stay_inside_the_picture(points: list[Point]) -> None:
+def test_bars_stay_inside_the_picture(points):
     chart = size_bars("Garbage", "in words", points)
     assert len(chart.bars) == len(points)
     for bar in chart.bars:
@@ -24,17 +22,17 @@ def test_bars_stay_inside_the_picture(points: list[Point]) -> None:
 
 
 @given(POINTS)
-def test_an_area_goes_on_from_number_to_number(points: list[Point]) -> None:
+def test_an_area_goes_on_from_number_to_number(points):
     chart = lag_area("Lag", "in words", points)
     assert chart.line.count("H") == len(points) - 1
     assert chart.area.endswith("Z")
 
 
-def labels(chart: Chart) -> list[str]:
+def labels(chart):
     return [label for _, label in chart.heights]
 
 
-def test_labels_are_round() -> None:
+def test_labels_are_round():
     assert labels(size_bars("", "", [Point(0, 730_000), Point(1, 5)])) == ["0", "500.0 kB", "1.0 MB"]
     assert labels(lag_area("", "", [Point(0, 700), Point(1, 5)])) == ["0", "10 min", "20 min"]
     assert labels(lag_area("", "", [Point(0, 0), Point(1, 0)])) == ["0", "30 s", "60 s"]

@@ -1,14 +1,10 @@
 """The pages of a lake, as ``lakeops ui`` serves them: what they show, page by page, and that all of it is text."""
 
-from __future__ import annotations
-
 import html
 import re
 import warnings
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,14 +29,14 @@ EVIL = "<script>alert('x')</script>\u202e&\"x"
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+def lake(tmp_path, monkeypatch):
     monkeypatch.setenv("LAKEOPS_FSYNC", "false")
     with Lake.open(home=tmp_path / "lake") as opened:
         yield opened
 
 
 @pytest.fixture
-def flights(lake: Lake) -> Repository:
+def flights(lake):
     """A history with merges, a tag, conflicts, uncommitted changes, and names that are hostile."""
     repo = lake.create_repository("flights")
     main = repo.branch("main")
@@ -63,19 +59,19 @@ def flights(lake: Lake) -> Repository:
 
 
 @pytest.fixture
-def ask(lake: Lake) -> Iterator[Any]:
+def ask(lake):
     with TestClient(application(lake), base_url="http://127.0.0.1:8087") as client:
         yield client.get
 
 
-def shown(answer: Any) -> str:
-    """What a person reads of a page."""
+def shown(answer):
+    """The text of a page that a person reads."""
     assert answer.status_code == 200, answer.text
     body = answer.text.partition("<body>")[2]
     return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body)))
 
 
-def test_every_link_leads_to_a_page(flights: Repository, ask: Any) -> None:
+def test_every_link_leads_to_a_page(flights, ask):
     seen: set[str] = set()
     waiting = ["/"]
     while waiting:
@@ -93,14 +89,14 @@ def test_every_link_leads_to_a_page(flights: Repository, ask: Any) -> None:
         assert any(view in at for at in seen), view
 
 
-def test_looking_changes_nothing(flights: Repository, lake: Lake, ask: Any) -> None:
+def test_looking_changes_nothing(flights, lake, ask):
     before = flights.reflog(), list(flights.branch("dev").uncommitted()), list(lake.audit())
     for path in ("/", "/flights", "/flights/ref/dev", "/flights/uncommitted/dev", "/flights/gc", "/flights/mirror"):
         ask(path)
     assert (flights.reflog(), list(flights.branch("dev").uncommitted()), list(lake.audit())) == before
 
 
-def test_branches_say_how_far_they_are_from_the_default_one(flights: Repository, ask: Any) -> None:
+def test_branches_say_how_far_they_are_from_the_default_one(flights, ask):
     text = shown(ask("/flights"))
     assert text.index(" main default") < text.index(" dev "), "the default branch comes first"
     assert "1 ahead 1 behind" in text
@@ -110,14 +106,14 @@ def test_branches_say_how_far_they_are_from_the_default_one(flights: Repository,
     assert "dev" not in shown(ask("/flights?q=load")).partition("Last commit")[2]
 
 
-def test_a_branch_without_a_commit_of_its_own_names_who_made_it(lake: Lake, flights: Repository, ask: Any) -> None:
+def test_a_branch_without_a_commit_of_its_own_names_who_made_it(lake, flights, ask):
     with Lake.open(settings=lake.settings.model_copy(update={"committer": "eve"})) as theirs:
         theirs.repository("flights").create_branch("new")
     assert "created by eve" in shown(ask("/flights?q=new"))
     assert "created by" not in shown(ask("/flights?q=main"))
 
 
-def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lists_go_on_page_by_page(flights, ask, monkeypatch):
     for name in ("REFS", "COMMITS"):
         monkeypatch.setattr(pages, name, 2)
     monkeypatch.setattr(pages, "RECORDS", 2)
@@ -129,7 +125,7 @@ def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatc
         flights.branch("dev").put(f"many/{number}", b"1")
         flights.create_tag(f"t{number}", "main")
 
-    def every(path: str, pattern: str) -> list[str]:
+    def every(path, pattern):
         found: list[str] = []
         while path:
             answer = ask(path)
@@ -157,7 +153,7 @@ def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatc
     assert len(every("/flights/moves?of=dev", r'<td class="num"><time')) == len(flights.reflog("dev"))
 
 
-def test_a_commit_sums_up_what_it_changed(flights: Repository, ask: Any) -> None:
+def test_a_commit_sums_up_what_it_changed(flights, ask):
     head = flights.ref("dev").commit_id
     text = shown(ask(f"/flights/commit/{head}"))
     assert "second line" in text
@@ -175,13 +171,13 @@ def test_a_commit_sums_up_what_it_changed(flights: Repository, ask: Any) -> None
     assert "history begins here" in shown(ask("/flights/commit/main~3"))
 
 
-def test_the_graph_draws_merges(flights: Repository, ask: Any) -> None:
+def test_the_graph_draws_merges(flights, ask):
     page = ask("/flights/ref/main").text
     assert page.count('aria-label="merge of 2 commits"') == 2
     assert len(set(re.findall(r'cx="(\d+)" cy="18"', page))) == 2, "what was merged has a lane of its own"
 
 
-def test_a_comparison_shows_conflicts_first(flights: Repository, ask: Any) -> None:
+def test_a_comparison_shows_conflicts_first(flights, ask):
     text = shown(ask("/flights/diff?left=main&right=dev"))
     assert "1 path in conflict" in text
     assert "1 ahead 1 behind" in text
@@ -192,14 +188,14 @@ def test_a_comparison_shows_conflicts_first(flights: Repository, ask: Any) -> No
     assert "Nothing differs" in shown(ask("/flights/diff?left=main&right=main~1&prefix=none/"))
 
 
-def test_a_wide_difference_is_cut_short(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wide_difference_is_cut_short(flights, ask, monkeypatch):
     monkeypatch.setattr(pages, "COUNTED", 1)
     pages._cache.clear()
     assert "at least 1 added" in shown(ask("/flights/diff?left=main~2&right=main&two_way=true"))
     pages._cache.clear()
 
 
-def test_long_metadata_is_there_as_a_whole(flights: Repository, ask: Any) -> None:
+def test_long_metadata_is_there_as_a_whole(flights, ask):
     words = " ".join(f"word-{number}" for number in range(200))
     flights.branch("main").put("long", b"x", metadata={"words": words})
     commit = flights.branch("main").commit("long", {"words": words})
@@ -208,7 +204,7 @@ def test_long_metadata_is_there_as_a_whole(flights: Repository, ask: Any) -> Non
         assert re.search(rf"<details><summary>word-0 [^<]*…[^<]*word-199</summary>{words}</details>", text), path
 
 
-def test_sums_of_the_same_commits_are_found_once(flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_of_the_same_commits_are_found_once(flights, monkeypatch):
     pair = flights.ref("main~1").commit_id, flights.ref("main").commit_id
     first = pages.summed(flights, *pair, two_way=True)
     monkeypatch.setattr(Repository, "sums", None)
@@ -216,13 +212,13 @@ def test_sums_of_the_same_commits_are_found_once(flights: Repository, monkeypatc
     assert again is first
 
 
-def table(contents: pa.Table) -> bytes:
+def table(contents):
     file = BytesIO()
     pq.write_table(contents, file)
     return file.getvalue()
 
 
-def parquet(rows: int) -> bytes:
+def parquet(rows):
     return table(pa.table({"origin": ["EWR"] * rows, "delay": list(range(rows))}))
 
 
@@ -245,9 +241,7 @@ def parquet(rows: int) -> bytes:
         ("page.html", b"<script>alert(1)</script>", ["<script>alert(1)</script>"]),
     ],
 )
-def test_an_object_is_shown_as_what_it_is(
-    flights: Repository, ask: Any, path: str, data: bytes, told: list[str]
-) -> None:
+def test_an_object_is_shown_as_what_it_is(flights, ask, path, data, told):
     flights.branch("dev").put(path, data)
     answer = ask(address("", "flights", "object", "dev", path=path))
     text = shown(answer)
@@ -256,7 +250,7 @@ def test_an_object_is_shown_as_what_it_is(
     assert answer.text.count("<script>") == 1, "the page's own"
 
 
-def test_a_change_shows_both_sides(flights: Repository, ask: Any) -> None:
+def test_a_change_shows_both_sides(flights, ask):
     dev = flights.branch("dev")
     before = pa.table({"origin": ["EWR", "JFK"], "delay": [5, -2], "gate": ["A", "B"]})
     after = pa.table({"origin": ["EWR", "JFK", "LGA"], "delay": [5.5, -2.0, 0.0], "plane": ["x", "y", "z"]})
@@ -288,7 +282,7 @@ def test_a_change_shows_both_sides(flights: Repository, ask: Any) -> None:
     assert "The same 3 columns before and after" in text
 
 
-def test_who_wrote_each_object_is_told(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_wrote_each_object_is_told(flights, ask, monkeypatch):
     text = shown(ask("/flights/blame/main"))
     assert re.search(r"flights/day=1/part-0.csv \d+ B [0-9a-f]{12} load day=1", text)
     assert "or earlier" not in text
@@ -302,14 +296,14 @@ def test_who_wrote_each_object_is_told(flights: Repository, ask: Any, monkeypatc
     assert "None of the last 0 commits wrote it" in shown(ask("/flights/versions/main?path=nosuch"))
 
 
-def test_an_object_whose_contents_are_gone_says_so(flights: Repository, ask: Any) -> None:
+def test_an_object_whose_contents_are_gone_says_so(flights, ask):
     entry = flights.ref("dev").stat("later/a")
     Path(entry.physical_address.removeprefix("file://")).unlink()
     assert "later/a" in shown(ask("/flights/object/dev?path=later/a"))
     assert 'class="box bad"' in ask("/flights/object/dev?path=later/a").text
 
 
-def test_uncommitted_changes_are_what_a_commit_would_change(flights: Repository) -> None:
+def test_uncommitted_changes_are_what_a_commit_would_change(flights):
     dev = flights.branch("dev")
     dev.put("README.md", b"dev")  # the same contents again
     found, more = dev.uncommitted_page()
@@ -321,7 +315,7 @@ def test_uncommitted_changes_are_what_a_commit_would_change(flights: Repository)
     assert dev.uncommitted_page("later/")[0] == list(dev.uncommitted("later/"))
 
 
-def test_who_made_a_commit_is_its_dag_and_not_its_workers_user(flights: Repository, ask: Any) -> None:
+def test_who_made_a_commit_is_its_dag_and_not_its_workers_user(flights, ask):
     run = Origin({"airflow_dag_id": "ingest", "airflow_run_id": f"scheduled {EVIL}", "airflow_task_id": "commit"})
     made = flights.branch("dev").commit("by a task", run)
     for path in ("/flights", "/flights/ref/dev", "/flights/search?q=task", "/flights/blame/dev?prefix=later/"):
@@ -331,14 +325,14 @@ def test_who_made_a_commit_is_its_dag_and_not_its_workers_user(flights: Reposito
     assert "task commit of ingest, run scheduled" in shown(ask(f"/flights/commit/{made.id}"))
 
 
-def test_a_branch_that_was_dropped_says_where_it_was(flights: Repository, ask: Any) -> None:
+def test_a_branch_that_was_dropped_says_where_it_was(flights, ask):
     for kind in ("ref", "tree", "uncommitted", "blame"):
         text = shown(ask(f"/flights/{kind}/load-day=1"))
         assert "Deleted" in text
         assert "lakeops branch create" in text
 
 
-def test_the_last_fsck_is_told(flights: Repository, ask: Any) -> None:
+def test_the_last_fsck_is_told(flights, ask):
     assert "fsck has not run yet" in shown(ask("/flights/integrity"))
     check = flights.fsck()
     assert list(check) == []
@@ -355,7 +349,7 @@ def test_the_last_fsck_is_told(flights: Repository, ask: Any) -> None:
     assert len(flights._ctx.catalog.audit.reports("flights", ReportKind.FSCK)) == 1
 
 
-def test_garbage_is_drawn_and_stands_in_a_table(tmp_path: Path) -> None:
+def test_garbage_is_drawn_and_stands_in_a_table(tmp_path):
     clock = ManualClock()
     with (
         Lake.open(home=tmp_path / "lake", clock=clock) as lake,
@@ -379,8 +373,7 @@ def test_garbage_is_drawn_and_stands_in_a_table(tmp_path: Path) -> None:
         assert client.get("/flights/gc").text.count('<rect class="done"') == 1
 
 
-def trail(answer: Any) -> list[tuple[str, str | None]]:
-    """The breadcrumbs of a page: each text with its address, None for the page itself."""
+def trail(answer):
     found = re.search(r'<ol class="crumbs">(.*?)</ol>', answer.text, re.DOTALL)
     assert found is not None
     each = re.findall(r'<li>(?:<a href="([^"]*)">|<span aria-current="page">)(.*?)</(?:a|span)></li>', found[1])
@@ -404,7 +397,7 @@ def trail(answer: Any) -> list[tuple[str, str | None]]:
         ("/nosuch/ref/main", ["Not found"]),
     ],
 )
-def test_every_page_says_where_it_is(flights: Repository, ask: Any, path: str, names: list[str]) -> None:
+def test_every_page_says_where_it_is(flights, ask, path, names):
     lake, *rest = trail(ask(path))
     assert "catalog.db" in lake[0]
     assert [text for text, _ in rest] == names
@@ -425,14 +418,14 @@ def test_every_page_says_where_it_is(flights: Repository, ask: Any, path: str, n
         ("/flights/object/main?path=%60%3Cscript%3E%60", "/flights"),
     ],
 )
-def test_a_page_that_is_not_there_leads_to_what_is(flights: Repository, ask: Any, path: str, link: str) -> None:
+def test_a_page_that_is_not_there_leads_to_what_is(flights, ask, path, link):
     answer = ask(path)
     assert answer.status_code == 404
     assert f'<a class="button" href="{link}">' in answer.text
     assert "<code><script>" not in answer.text
 
 
-def test_commands_in_what_is_wrong_stand_out(flights: Repository, ask: Any) -> None:
+def test_commands_in_what_is_wrong_stand_out(flights, ask):
     entry = flights.branch("main")
     for file in (
         Path(entry._ctx.repository.storage_namespace.removeprefix("file://")) / "_lakefs" / "ranges"
@@ -441,14 +434,14 @@ def test_commands_in_what_is_wrong_stand_out(flights: Repository, ask: Any) -> N
     assert "<code>lakeops fsck</code> says what" in ask("/flights/tree/main").text
 
 
-def test_typing_a_ref_leads_to_it(flights: Repository, ask: Any) -> None:
+def test_typing_a_ref_leads_to_it(flights, ask):
     answer = ask("/flights/go?ref=+main~1+", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/flights/ref/main~1")
     assert answer.headers["cache-control"] == "no-store"
     assert ask("/flights/go?ref=//evil.example", follow_redirects=False).headers["location"].startswith("/flights/ref/")
 
 
-def test_a_search_finds_refs_commits_and_messages(flights: Repository, ask: Any) -> None:
+def test_a_search_finds_refs_commits_and_messages(flights, ask):
     head = flights.ref("dev").commit_id
     text = shown(ask("/flights/search?q=dev"))
     assert f"dev is commit {head[:12]}" in text
@@ -466,7 +459,7 @@ def test_a_search_finds_refs_commits_and_messages(flights: Repository, ask: Any)
     assert "<script>alert" not in ask("/flights/search?q=<script>alert('x')</script>").text
 
 
-def test_a_search_says_how_far_it_looked(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_says_how_far_it_looked(flights, ask, monkeypatch):
     monkeypatch.setattr(pages, "SEARCHED", 2)
     path, seen, pages_seen = "/flights/search?q=repository+created", "", 0
     while path:
@@ -481,9 +474,7 @@ def test_a_search_says_how_far_it_looked(flights: Repository, ask: Any, monkeypa
     assert seen.rstrip().count("Repository created") == 1
 
 
-def test_the_list_tells_branches_size_and_health(
-    flights: Repository, lake: Lake, ask: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_tells_branches_size_and_health(flights, lake, ask, monkeypatch):
     objects_of = list(flights.ref("main").list())
     answer = ask("/")
     assert f'title="{len(objects_of)} objects at the last commit of main">' in answer.text
@@ -526,9 +517,7 @@ def test_the_list_tells_branches_size_and_health(
         ("/a/b/c/d", 404, "no page at this address"),
     ],
 )
-def test_what_cannot_be_shown_is_said_on_a_page(
-    flights: Repository, ask: Any, path: str, status: int, message: str
-) -> None:
+def test_what_cannot_be_shown_is_said_on_a_page(flights, ask, path, status, message):
     answer = ask(path)
     assert answer.status_code == status
     assert message in html.unescape(answer.text)
@@ -537,7 +526,7 @@ def test_what_cannot_be_shown_is_said_on_a_page(
     assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
 
 
-def test_an_expired_commit_is_gone(flights: Repository, lake: Lake, ask: Any) -> None:
+def test_an_expired_commit_is_gone(flights, lake, ask):
     lost = flights.branch("dev").commit_id
     flights.delete_branch("dev")
     expire_commits(lake.catalog, "flights", [lost])
@@ -547,10 +536,8 @@ def test_an_expired_commit_is_gone(flights: Repository, lake: Lake, ask: Any) ->
     assert ask(f"/flights/diff?left=main&right={lost}&two_way=true").status_code == 410
 
 
-def test_an_error_that_nobody_expected_says_nothing_of_the_inside(
-    flights: Repository, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
+def test_an_error_that_nobody_expected_says_nothing_of_the_inside(flights, lake, monkeypatch):
+    def fail(*_, **__):
         raise RuntimeError("s3cret")
 
     monkeypatch.setattr(Repository, "walk", fail)
@@ -560,20 +547,20 @@ def test_an_error_that_nobody_expected_says_nothing_of_the_inside(
     assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
 
 
-def test_only_a_name_of_this_machine_is_answered(flights: Repository, ask: Any) -> None:
+def test_only_a_name_of_this_machine_is_answered(flights, ask):
     """A site that gives 127.0.0.1 a name of its own would otherwise read the pages through a visitor's browser."""
     assert ask("/flights", headers={"host": "evil.example"}).status_code == 400
     assert ask("/flights", headers={"host": "localhost:8087"}).status_code == 200
 
 
-def test_the_pages_listen_on_loopback_alone() -> None:
+def test_the_pages_listen_on_loopback_alone():
     socket, at = listening(0)
     with socket:
         host, port = socket.getsockname()
         assert (host, at) == ("127.0.0.1", f"http://127.0.0.1:{port}/")
 
 
-def test_collection_and_mirrors_are_told_in_words(flights: Repository, lake: Lake, ask: Any) -> None:
+def test_collection_and_mirrors_are_told_in_words(flights, lake, ask):
     assert "There are no rules" in shown(ask("/flights/gc"))
     flights.gc.set_rules({"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 365}]})
     flights.gc.mark()
@@ -593,9 +580,7 @@ def test_collection_and_mirrors_are_told_in_words(flights: Repository, lake: Lak
 @pytest.mark.parametrize(
     ("state", "word"), [(None, "amount: waiting"), ("failed", "amount: failed it is -1"), ("passed", "amount: passed")]
 )
-def test_each_page_with_a_branch_or_commit_shows_its_checks(
-    flights: Repository, ask: Any, state: str | None, word: str
-) -> None:
+def test_each_page_with_a_branch_or_commit_shows_its_checks(flights, ask, state, word):
     head = flights.branch("dev").commit("declares", checks=["amount", "approval"], allow_empty=True).id
     if state == "failed":
         flights.ref(head).fail_check("amount", "it is -1", by="ada")
@@ -612,7 +597,7 @@ def test_each_page_with_a_branch_or_commit_shows_its_checks(
 @pytest.mark.parametrize(
     "path", ["", "/tags", "/ref/main", "/blame/main", "/versions/main?path=README.md", "/search?q=load"]
 )
-def test_narrow_screens_show_who_committed(flights: Repository, ask: Any, path: str) -> None:
+def test_narrow_screens_show_who_committed(flights, ask, path):
     """The column of names is hidden there. Each row has the name once more, in a cell that stays."""
     flights.create_tag("seen", "main")
     text = ask(f"/flights{path}").text
@@ -631,7 +616,7 @@ BUTTONS = {
 TEMPLATES = Path(pages.__file__).with_name("templates")
 
 
-def test_labels_are_words_of_git_airflow_and_the_command_line() -> None:
+def test_labels_are_words_of_git_airflow_and_the_command_line():
     """Tabs, views and buttons of all templates."""
     texts = {file.name: file.read_text(encoding="utf-8") for file in TEMPLATES.glob("*.html")}
     buttons: set[str] = set()

@@ -1,11 +1,6 @@
-"""What holds for every route of ``lakeops ui``: it reads, answers by one method, and tells browsers to run nothing."""
-
-from __future__ import annotations
+"""Tests for every route of ``lakeops ui``: it reads, answers by one method, and tells browsers to run nothing."""
 
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +22,7 @@ METHODS = ("POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path):
     chosen = Settings.load(home=tmp_path / "lake", fsync=False)
     with Lake.open(settings=chosen) as lake:
         damage.populate(lake)
@@ -35,29 +30,29 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def faults() -> Faults:
+def faults():
     return Faults()
 
 
 @pytest.fixture
-def lake(settings: Settings, faults: Faults) -> Iterator[Lake]:
+def lake(settings, faults):
     with open_faulty(settings, faults) as opened:
         faults.revive()
         yield opened
 
 
 @pytest.fixture
-def client(lake: Lake) -> Iterator[Any]:
+def client(lake):
     with TestClient(application(lake), base_url="http://127.0.0.1", follow_redirects=False) as opened:
         yield opened
 
 
-def headers_of(answer: Any) -> dict[str, str | None]:
+def headers_of(answer):
     return {name: answer.headers.get(name) for name in HEADERS}
 
 
 @pytest.mark.parametrize("route", ADDRESSES)
-def test_every_answer_of_a_route_has_the_headers_and_names_no_other_host(client: Any, route: str) -> None:
+def test_every_answer_of_a_route_has_the_headers_and_names_no_other_host(client, route):
     for method in ("GET", "HEAD", *METHODS):
         answer = client.request(method, ADDRESSES[route])
         assert answer.status_code in ({200, 303} if method in {"GET", "HEAD"} else {405}), method
@@ -66,7 +61,7 @@ def test_every_answer_of_a_route_has_the_headers_and_names_no_other_host(client:
     assert (refused.status_code, headers_of(refused)) == (400, HEADERS)
 
 
-def test_no_page_writes_anything(client: Any, lake: Lake, faults: Faults) -> None:
+def test_no_page_writes_anything(client, lake, faults):
     repo = lake.repository("repo")
     seen = [repo.reflog(), list(lake.audit()), list(repo.branch("main").uncommitted()), repo.gc.marks()]
     changed = lake.catalog.database.write

@@ -1,7 +1,5 @@
 """``lakeops ui``: one command serves the pages, and ends with Ctrl+C."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,7 +7,6 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +15,11 @@ from lakeops import Lake
 pytest.importorskip("uvicorn")
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment(home):
     return {**os.environ, "LAKEOPS_HOME": str(home), "LAKEOPS_FSYNC": "false"}
 
 
-def test_one_command_serves_the_pages_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_one_command_serves_the_pages_until_it_is_interrupted(tmp_path):
     home = tmp_path / "lake"
     with Lake.open(home=home) as lake:
         lake.create_repository("flights")
@@ -39,10 +36,10 @@ def test_one_command_serves_the_pages_until_it_is_interrupted(tmp_path: Path) ->
         assert running.stdout.read() == ""
 
 
-def test_what_keeps_the_pages_from_being_served_is_said(tmp_path: Path) -> None:
+def test_what_keeps_the_pages_from_being_served_is_said(tmp_path):
     home = tmp_path / "lake"
 
-    def said(*arguments: str) -> str:
+    def said(*arguments):
         command = [sys.executable, "-m", "lakeops", "ui", "--no-browser", *arguments]
         done = subprocess.run(command, env=environment(home), capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode != 0

@@ -370,14 +370,14 @@ def _check_committed(
     inventory.need_keys([*map(layout.range_key, uses.leaves)])
     total = len(uses)
     ctx.progress("fsck: ranges", 0, total)
-    engine = ctx.engine.for_work(total * RANGE_SECONDS)
+    engine = ctx.engine().for_work(total * RANGE_SECONDS)
     split = None if split_flaw(records.repository.split) else records.repository.split
     for one in check_ranges(engine, ctx.store, uses, split, entries.columns, inventory.need_keys):
         checked["ranges"] += 1
         commits: list[str] | None = None
         for finding in entries.flaws_of_range(one):
             if commits is None:
-                commits = uses.commits(one.number)
+                commits = uses.commits(one[0])
             needed = live(commits) if finding.kind in {"range_missing", "object_missing"} else commits
             if needed:
                 yield replace(finding, commits=tuple(needed[:NAMED]), commit_count=len(needed))

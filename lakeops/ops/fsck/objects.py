@@ -57,7 +57,7 @@ class Entries:
     def __init__(self, ctx: Context, inventory: Inventory, checked: Counter[str], *, data: bool) -> None:
         self.columns: tuple[str, ...] = _OBJECTS if data else ()
         self._namespace = ctx.repository.storage_namespace
-        self._stores, self._policy = ctx.stores, ctx.policy
+        self._stores, self._policy = ctx.stores(), ctx.policy
         self._inventory = inventory
         self._checked = checked
         self._data = data
@@ -67,12 +67,13 @@ class Entries:
 
     def flaws_of_range(self, one: CheckedRange) -> Iterator[Finding]:
         """Check a range, its file, its rows and the objects that they point at."""
-        for flaw in one.flaws:
-            yield found(flaw.kind, one.row.key, flaw.message, count=flaw.count)
-        self._inventory.need_keys([one.row.key])
-        self._checked["entries"] += one.entries
-        if one.table is not None:
-            yield from self.follow(one.table, place="object ")
+        _, row, verified = one
+        for flaw in verified.flaws:
+            yield found(flaw.kind, row.key, flaw.message, count=flaw.count)
+        self._inventory.need_keys([row.key])
+        self._checked["entries"] += verified.entries
+        if verified.table is not None:
+            yield from self.follow(verified.table, place="object ")
 
     def follow(self, table: pa.Table, *, place: str) -> Iterator[Finding]:
         """Check the objects of entries whose addresses are sound. Marks those that lie here.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from lakeops.ops.fsck.findings import Finding, found
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.metarange import EMPTY_METARANGE_ID, METARANGE_SCHEMA, Metarange, RangeRow, fixed_bytes, ranges_for
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.validation import Flaw, VerifyTask, list_flaw, order_flaw, row_flaw, verify
+from lakeops.ranges.validation import Flaw, VerifiedRange, VerifyTask, list_flaw, order_flaw, row_flaw, verify
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
 
@@ -203,18 +204,8 @@ _MOST_WITH_COLUMNS = 100_000
 OPEN = Flaw("range_boundary", "the cutting rule does not end it here, and another range follows it")
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRange:
-    """One range of the repository, looked at: its number among ``Uses``, and what is wrong with it.
-
-    ``entries`` counts its rows, and ``table`` has the wanted columns of the sound ones. None when there are none.
-    """
-
-    number: int
-    row: RangeRow
-    flaws: tuple[Flaw, ...]
-    entries: int = 0
-    table: pa.Table | None = None
+CheckedRange: TypeAlias = tuple[int, RangeRow, VerifiedRange]
+"""A range of the repository: its number among ``Uses``, its row, and what was found."""
 
 
 def check_ranges(
@@ -240,7 +231,7 @@ def check_ranges(
                 if flaw is None:
                     usable.append((number, row))
                 else:
-                    spoilt.append(CheckedRange(number, row, (flaw,)))
+                    spoilt.append((number, row, VerifiedRange((flaw,))))
             if usable:
                 waiting[index] = usable
                 yield VerifyTask(index, tuple(row for _, row in usable), split, columns)
@@ -250,8 +241,7 @@ def check_ranges(
         on_needed(result.needed.table["physical_address"].combine_chunks())
         for (number, row), verified in zip(waiting.pop(result.index), result.ranges, strict=False):
             open_inside = not verified.closed and uses.inner[number]
-            flaws = (*verified.flaws, OPEN) if open_inside else verified.flaws
-            yield CheckedRange(number, row, flaws, verified.entries, verified.table)
+            yield number, row, replace(verified, flaws=(*verified.flaws, OPEN)) if open_inside else verified
         yield from spoilt
         spoilt.clear()
     yield from spoilt

@@ -187,7 +187,7 @@ def _find_garbage(ctx: Context, listing: StoreListing, roots: Roots, found: Mark
         ctx.store,
         listing.batches,
         ranges,
-        engine=ctx.engine,
+        engine=ctx.engine(),
         addresses=[roots.staged["physical_address"]],
         prefixes=[address for address, _ in roots.uploads.values()],
         on_progress=lambda done, total: ctx.progress("reading ranges", done, total),

@@ -1,4 +1,4 @@
-"""What changed in an Iceberg table between two refs: files, rows, columns and snapshots."""
+"""Differences of an Iceberg table between two refs: files, rows, columns and snapshots."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class FileDelta:
 
 @dataclass(frozen=True)
 class TableDiff:
-    """What changed in a table. ``rows`` are those of files that came and went: a rewritten row is in both numbers.
+    """The differences of a table. ``rows`` are those of files that came and went: a rewritten row is in both numbers.
 
     ``columns`` are the schemas before and after: names with types. ``snapshots`` counts the new ones.
     """

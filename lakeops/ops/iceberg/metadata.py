@@ -1,4 +1,4 @@
-"""What the metadata of an Iceberg table names: its files, and those that a commit of the table adds and removes.
+"""Reads the metadata of an Iceberg table: its files, and those that a commit of the table adds and removes.
 
 A table at a ref is a folder. Its object ``metadata.json`` is the current metadata file. The files lie at a location of
 the storage namespace that names no ref, so any engine follows the metadata.

@@ -27,7 +27,7 @@ from lakeops.model.records import (
     IdempotentRequest,
 )
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.context import Context, begin_staging, lookup, resolve_commit
+from lakeops.ops.context import CatalogLookup, Context, begin_staging, resolve_commit
 from lakeops.ops.files import reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known, check_names
@@ -73,7 +73,7 @@ def commit(
     with indexes.alone(folder):
         index = indexes.read(folder)
         branch = index.ref
-        if lookup(ctx).branch(branch) is None:
+        if CatalogLookup(ctx).branch(branch) is None:
             raise InvalidInput(
                 f"{branch!r} is no branch, and only a branch takes commits; follow one with `lakeops local checkout "
                 "--ref`",

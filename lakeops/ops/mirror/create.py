@@ -19,7 +19,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.ids import SOURCE_ETAG
 from lakeops.model.mirrors import MirrorRecord
-from lakeops.model.names import check_asked
+from lakeops.model.names import check_glob
 from lakeops.model.records import RepositoryRecord
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
@@ -135,7 +135,5 @@ def ref_patterns(what: str, patterns: Sequence[str]) -> tuple[str, ...]:
     if isinstance(patterns, str | bytes) or not isinstance(patterns, Sequence):
         raise InvalidInput(f"give a list of {what} patterns, not {excerpt(patterns)}")
     for pattern in patterns:
-        check_asked(pattern, f"a {what} pattern")
-        if not pattern or any(char in pattern for char in "/\0\n"):
-            raise InvalidInput(f"{excerpt(pattern)} matches no {what} name; use a name or a glob such as 'release-*'")
+        check_glob(pattern, f"a {what} pattern", f"{what} name")
     return tuple(dict.fromkeys(patterns))

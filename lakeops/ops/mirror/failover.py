@@ -21,10 +21,10 @@ from lakeops.model import graph
 from lakeops.model.arrow import array
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import Corrupted, LakeopsError, NamespaceTaken, NotFound
-from lakeops.model.graph import CommitSource
+from lakeops.model.graph import CommitSource, ReadAhead
 from lakeops.model.mirrors import MirrorRecord, MirrorState, RefName
 from lakeops.model.records import Commit
-from lakeops.ops.context import Context, history_of, lookup
+from lakeops.ops.context import Context, history_of
 from lakeops.ops.mirror.create import unregister
 from lakeops.ops.mirror.inspection import behind, check_options, disagreement, list_error
 from lakeops.ops.mirror.presence import check_presence, plan_presence
@@ -61,7 +61,7 @@ def verify_history(ctx: Context) -> VerifiedHistory:
     if not unproved:
         return VerifiedHistory(0, 0)
     commits = ctx.catalog.commits.all(ctx.repository_id)
-    get, live = lookup(ctx).get, (commit.id for commit in commits.values() if not commit.expired)
+    get, live = history_of(ctx), (commit.id for commit in commits.values() if not commit.expired)
     newest_first, _ = graph.walk(lambda one: commits.get(one) or get(one), live, len(commits))
     older = [commit for commit in newest_first if commit.id in unproved]
     check = _HistoryCheck(ctx, commits)
@@ -109,7 +109,7 @@ class _HistoryCheck:
                 continue
             files = {*wanted.table.column("file").to_pylist()}
             if not files & broken:
-                for one in check_presence(plan_presence(wanted, known, whole), ctx.engine, ctx.store, self._options):
+                for one in check_presence(plan_presence(wanted, known, whole), ctx.engine(), ctx.store, self._options):
                     if one.complete:
                         whole[one.file] = None
                     else:
@@ -172,10 +172,10 @@ def loss(ctx: Context, reach: Reach, source: SourceLake | None = None) -> Loss:
     state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
     with if_reached(reach, source) as origin, contextlib.suppress(LakeopsError):
         if origin is not None:
-            get = history_of(origin.catalog, origin.repository_id)
+            get = ReadAhead(origin.line)
             return Loss(_lost_refs(state, origin.heads(state.mirror), get), True, state.mirror.last_sync)
     seen = {ref.ref: ref.source_head for ref in state.refs}
-    return Loss(_lost_refs(state, seen, lookup(ctx).get), False, state.mirror.last_sync)
+    return Loss(_lost_refs(state, seen, history_of(ctx)), False, state.mirror.last_sync)
 
 
 def promote_writable(ctx: Context, reach: Reach, source: SourceLake | None = None) -> MirrorRecord:

@@ -43,7 +43,7 @@ from lakeops.model.mirrors import (
     Wait,
 )
 from lakeops.model.records import Commit
-from lakeops.ops.context import Context, lookup, pages
+from lakeops.ops.context import Context, history_of, pages
 from lakeops.ops.mirror.presence import (
     CheckOptions,
     PresencePlan,
@@ -86,7 +86,7 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
     except (ObjectNotFound, Corrupted) as error:
         return without_metarange(commit, error if isinstance(error, Corrupted) else None)
     planned = _plan(ctx, state, ref, commit, wanted, arrived)
-    proofs = [*check_presence(planned, ctx.engine, ctx.store, check_options(ctx, state.mirror))]
+    proofs = [*check_presence(planned, ctx.engine(), ctx.store, check_options(ctx, state.mirror))]
     cannot = f"{ref.kind} {ref.name!r} cannot show commit {commit.id[:16]}"
     if all(proof.complete for proof in proofs):
         # A cache may answer: what it says is verified, and all that has to be here has been looked for.
@@ -116,7 +116,8 @@ def _plan(
     Raises ``RecordRefused`` for a metarange that says of its ranges what cannot be so.
     """
     shown = {one.promoted for one in state.refs if one.promoted is not None}
-    near = (one.id for one in islice(graph.first_parents(lookup(ctx).get, commit.id), MOST_STEPS) if one.id in shown)
+    line = islice(graph.log(history_of(ctx), commit.id, first_parent=True), MOST_STEPS)
+    near = (one.id for one in line if one.id in shown)
     plans = []
     for chosen in dict.fromkeys((ref.promoted, next(near, None), state.refs[0].promoted)):
         with suppress(NotFound):  # the source may have deleted it since it was shown
@@ -152,7 +153,7 @@ def _first_flaw(cannot: str, proofs: list[RangePresence]) -> LakeopsError | None
 def check_options(ctx: Context, mirror: MirrorRecord) -> CheckOptions:
     """How objects are looked for: ETags say something only where both stores compute them alike."""
     etags = etags_are_md5(ctx.repository.capabilities)
-    return CheckOptions(ctx.stores.settings, mirror.check_imported, etags, ctx.find_policy())
+    return CheckOptions(ctx.stores().settings, mirror.check_imported, etags, ctx.find_policy())
 
 
 def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Metarange) -> LakeopsError | None:
@@ -212,7 +213,7 @@ def status(ctx: Context) -> MirrorStatus:
 
     def found() -> MirrorStatus:
         state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
-        now, get = ctx.seconds(), lookup(ctx).get
+        now, get = ctx.seconds(), history_of(ctx)
         refs = [ref_status(get, state.mirror, ref, now) for ref in state.refs]
         return MirrorStatus(
             state.mirror,
@@ -247,7 +248,7 @@ def behind(get: CommitSource, head: str, promoted: str | None) -> tuple[int | No
         lowest, oldest = get(promoted).generation, get(head)
     except NotFound:
         return None, None
-    for distance, commit in enumerate(graph.first_parents(get, head)):
+    for distance, commit in enumerate(graph.log(get, head, first_parent=True)):
         if commit.id == promoted:
             return distance, oldest.creation_date
         if commit.generation <= lowest:
@@ -276,7 +277,7 @@ def verify_promoted(ctx: Context) -> list[str]:
             found.append(f"{name}: {error.message}")
             continue
         flaws = []
-        for proof in check_presence(plan_presence(wanted, known, {}), ctx.engine, ctx.store, options):
+        for proof in check_presence(plan_presence(wanted, known, {}), ctx.engine(), ctx.store, options):
             wrong = proof.damage or proof.refused or proof.mismatch
             if wrong is not None:
                 flaws.append(wrong)

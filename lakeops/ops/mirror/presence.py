@@ -249,7 +249,7 @@ def _needed_objects(reader: RangeReader, file: RangeFile, known: tuple[RangeRow,
         # What was complete once may have been deleted or damaged since: then nothing of it is taken for granted.
         answers = [*needed(in_hand, wanted, Metarange.empty())]
     names = ("physical_address", "path", "size_bytes", "checksum")
-    rows = (zip(*(answer.objects.column(name).to_pylist() for name in names), strict=True) for answer in answers)
+    rows = (zip(*(objects.column(name).to_pylist() for name in names), strict=True) for _, objects in answers)
     return tuple(Missing(*values) for some in rows for values in some)
 
 
@@ -262,12 +262,10 @@ class _InHand(RangeReader):
         self._file = file
 
     def open(self, row: RangeRow) -> RangeFile:
-        """See ``RangeReader.open``."""
         return self._file if row.file == self._file.row.file else self._reader.open(row)
 
 
 def _found(store: ObjectStore, objects: Iterable[Missing], options: CheckOptions) -> dict[str, StoredObject]:
-    """Find objects in their stores, by address."""
     places: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
     stores = Stores(options.settings)
     policy = options.policy or AddressPolicy(store.url)

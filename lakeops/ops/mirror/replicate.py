@@ -125,9 +125,9 @@ def replicate_to_mirror(
         raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; nothing is copied over it")
     here = ctx.repository.storage_namespace
     with reach(source) as origin:
-        check_apart(ctx.catalog, ctx.stores, here, mirrors=True)
-        stores = origin.lake.stores().at(origin.repository.storage_namespace), ctx.stores.at(here)
-        return replicate(*stores, ctx.engine, delete=delete, force=force, progress=ctx.progress)
+        check_apart(ctx.catalog, ctx.stores(), here, mirrors=True)
+        stores = origin.lake.stores().at(origin.repository.storage_namespace), ctx.stores().at(here)
+        return replicate(*stores, ctx.engine(), delete=delete, force=force, progress=ctx.progress)
 
 
 @dataclass

@@ -18,22 +18,8 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError, StoreError, Transient
 from lakeops.store.base import StoreSettings
 from lakeops.store.open import Location, parse_location
-from lakeops.store.s3.replication_rules import (
-    Bucket,
-    Document,
-    Replication,
-    Setting,
-    batch_command,
-    batch_job,
-    control_client,
-    lifecycle_dangers,
-    merged_lifecycle,
-    merged_replication,
-    merged_versioning,
-    replicates_back,
-    start_job,
-    without_replication,
-)
+from lakeops.store.s3 import replication_rules as rules
+from lakeops.store.s3.replication_rules import Bucket, Document, Replication, Setting
 from lakeops.store.s3.store import S3Store
 
 
@@ -101,15 +87,17 @@ def make_plan(wish: Replication, settings: StoreSettings, *, batch_role: str = "
     here, there = Bucket(wish.source, settings), Bucket(wish.destination, settings)
     versioning, lifecycle = ([(one, one.read(name)) for one in (there, here)] for name in ("versioning", "lifecycle"))
     replication = here.read("replication")
-    after = merged_replication(replication, wish)
-    steps = [SettingChange(one, "versioning", old, merged_versioning(old)) for one, old in versioning]
-    steps += [SettingChange(one, "lifecycle", old, merged_lifecycle(old, wish)) for one, old in lifecycle]
+    after = rules.merged_replication(replication, wish)
+    steps = [SettingChange(one, "versioning", old, rules.merged_versioning(old)) for one, old in versioning]
+    steps += [SettingChange(one, "lifecycle", old, rules.merged_lifecycle(old, wish)) for one, old in lifecycle]
     steps.append(SettingChange(here, "replication", replication, after))
-    warnings = [danger for one, old in reversed(lifecycle) for danger in lifecycle_dangers(one.name, old, wish.prefix)]
+    warnings = [
+        danger for one, old in reversed(lifecycle) for danger in rules.lifecycle_dangers(one.name, old, wish.prefix)
+    ]
     back: Document | None = None
     with suppress(StoreError):  # these credentials may not look there
         back = there.read("replication")
-    if replicates_back(back, wish):
+    if rules.replicates_back(back, wish):
         warnings.append(
             f"bucket {wish.destination!r} replicates to {wish.source!r} as well: what is deleted on one side goes on "
             "both. After a fail-over, take the old rule away first: setup-s3 --remove"
@@ -122,8 +110,8 @@ def make_plan(wish: Replication, settings: StoreSettings, *, batch_role: str = "
     existing = next(iter(S3Store(wish.source, wish.prefix.rstrip("/"), settings).list()), None) is not None
     batch = None
     if existing and settings.endpoint_url is None:
-        job, region = batch_job(wish, batch_role or after["Role"], Ids().new()), here.region
-        batch = {"job": job, "command": batch_command(job, region), "region": region}
+        job, region = rules.batch_job(wish, batch_role or after["Role"], Ids().new()), here.region
+        batch = {"job": job, "command": rules.batch_command(job, region), "region": region}
     return ReplicationSetup(wish, tuple(steps), tuple(warnings), batch, existing)
 
 
@@ -134,7 +122,7 @@ def make_removal_plan(wish: Replication, settings: StoreSettings) -> Replication
     """
     here = Bucket(wish.source, settings)
     found = here.read("replication")
-    return ReplicationSetup(wish, (SettingChange(here, "replication", found, without_replication(found, wish)),))
+    return ReplicationSetup(wish, (SettingChange(here, "replication", found, rules.without_replication(found, wish)),))
 
 
 def replication_of(source: str, destination: str, **more: Any) -> Replication:  # noqa: ANN401 - Replication's fields
@@ -177,7 +165,7 @@ def start_batch(plan: ReplicationSetup) -> str:
             "'lakeops mirror replicate' copies what is there",
             kind="unsupported",
         )
-    return start_job(control_client(plan.batch["region"]), plan.batch["job"])
+    return rules.start_job(rules.control_client(plan.batch["region"]), plan.batch["job"])
 
 
 def _bucket_place(url: str) -> Location:

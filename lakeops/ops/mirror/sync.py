@@ -44,7 +44,7 @@ from lakeops.model.mirrors import (
     Wait,
 )
 from lakeops.model.records import Commit, ReportKind
-from lakeops.ops.context import Context, lookup
+from lakeops.ops.context import Context, history_of
 from lakeops.ops.mirror.inspection import inspect, is_stalled, merged, status
 from lakeops.ops.mirror.source import BATCH, Reach, Source, SourceLake, SourceState, check_replica, copy_history
 
@@ -296,7 +296,7 @@ def fall_back(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pend
         start = state.mirror.sequence % len(wait.heads)
         turn = {(start + number * len(wait.heads) // TRIED) % len(wait.heads) for number in range(TRIED)}
         wanted = {wait.heads[number] for number in turn} - {ref.source_head}
-        behind = islice(graph.first_parents(lookup(ctx).get, ref.source_head), MOST_STEPS)
+        behind = islice(graph.log(history_of(ctx), ref.source_head, first_parent=True), MOST_STEPS)
         # What the source was taken back from is not shown.
         heads += [commit.id for commit in behind if commit.id in wanted and not commit.expired]
     seen: list[Inspection] = []

@@ -280,14 +280,12 @@ class _DumpWriter:
         return write
 
     def end(self) -> DumpFile:
-        """The finished part."""
         self.close()
         with self.path.open("rb") as data:
             digest = file_digest(data, "sha256").hexdigest()
         return DumpFile(self.path.name, digest, self.path.stat().st_size, self._records)
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -11,7 +11,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from hashlib import sha256
 from tempfile import TemporaryFile
@@ -275,19 +275,13 @@ def _check_ref(kind: str, name: str, at: str) -> None:
 
 
 def _commit(row: _Row) -> Commit:
-    values = {name: row[name] for name in _COMMIT}
+    values = {one.name: row[one.name] for one in fields(Commit)}
     if type(values["expired"]) is not bool or type(values["parents"]) is not list:
         raise TypeError("a commit has values of other types")
     commit = record_validation.check_commit(Commit(**{**values, "parents": tuple(values["parents"])}), ORIGIN)
     if commit.is_gone:
         raise ValueError("a commit has no generation")
     return commit
-
-
-_COMMIT = (
-    *("id", "parents", "committer", "message", "creation_date", "metadata", "meta_range_id", "generation"),
-    *("meta_range_file", "meta_range_digest", "expired"),
-)
 
 
 def _checked(state: _State, found: Manifest, name: str, namespace: str) -> DumpedRepository:

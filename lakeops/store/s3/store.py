@@ -70,7 +70,6 @@ class S3Store(BucketStore):
         return Opened(file, head.get("ContentType", ""), proof is not None)
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
-        """Have the server copy an object, if it has both. See ``ObjectStore``."""
         if not isinstance(source, S3Store) or source.settings.endpoint_url != self.settings.endpoint_url:
             return False
         there = source._request_name(item.key)  # noqa: SLF001 - another one of this class
@@ -79,18 +78,15 @@ class S3Store(BucketStore):
             return ServerCopy(self._client, there, self._request_name(item.key), item, where, parts).make()
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
-        """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
         name, where = self._name(key), f"{self.url}/{key}"
         with self._translated(key):
             return ObjectWrite(self.settings, self.bucket, name, where, if_absent, content_type).write(data)
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
-        """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
         with self._translated(key):
             return swap(self._client, self._request_name(key), data, expected)
 
     def head(self, key: str) -> StoredObject:
-        """Describe an object. Raises ``ObjectNotFound``."""
         name = self._name(key)
         with self._translated(key):
             way = direct(self.bucket, self.settings)
@@ -113,11 +109,9 @@ class S3Store(BucketStore):
         )
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
-        """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, 1,000 a request."""
         return self._listing(listing_prefix(self.prefix, prefix), listing_prefix(self.prefix, after) if after else "")
 
     def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
-        """Every object, in byte order, with its ETag. See ``ObjectStore.scan``."""
         root = listing_prefix(self.prefix, "")
         with self._translated(""):
             yield from scan(self._client, self.bucket, root, under, skip_special=skip_special, moving=moving)
@@ -135,7 +129,6 @@ class S3Store(BucketStore):
             return self._client.generate_presigned_url("get_object", Params=params, ExpiresIn=expires)
 
     def probe(self) -> Capabilities:
-        """Find out what the server can do."""
         client, body, can = self._client, bytes(range(256)), dict[str, bool]()
         first, second = (self._request_name(PROBE + Ids().new()) for _ in range(2))
         with self._translated(PROBE):

@@ -159,7 +159,6 @@ class ObjectWrite:
 
     @property
     def _client(self) -> S3Client:
-        """The client of botocore, made when a request needs it."""
         return client(self.settings)
 
     @property

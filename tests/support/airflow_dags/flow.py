@@ -1,8 +1,6 @@
 """DAGs of the end-to-end run: one that follows a branch, one that waits, one that publishes when a person
 agrees, one that makes a mistake, and one that looks after mirrors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
