@@ -67,7 +67,7 @@ def test_a_check_only_reads(watched, faults, data):
     faults.revive()
     assert bool(worse_than_information(watched, data=data)) is data
     assert count_effects(faults) == 0
-    assert {*faults.counts} <= {"get", "get_range", "open", "head", "list"}
+    assert {*faults.counts} <= {"get", "get_range", "open", "head", "scan"}
     assert (files(watched), everything(catalog(watched))) == before
 
 
@@ -177,7 +177,7 @@ def test_a_file_that_cannot_be_read_is_told(watched, faults, operation, kind):
 
 def test_a_namespace_that_cannot_be_listed_is_told_and_the_rest_is_checked(watched, faults):
     remove(watched, object_key(watched))
-    faults.fail("list", at=None, error=StoreUnavailable("no listing"))
+    faults.fail("scan", at=None, error=StoreUnavailable("no listing"))
     kinds = [finding.kind for finding in watched.fsck(data=True)]
     assert kinds == ["namespace_unreadable", "object_missing", "leftovers_unknown"]
 
