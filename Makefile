@@ -8,7 +8,7 @@ export PYTHONPATH :=
 # Without bytecode each process that a test starts compiles lakeops again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup check format test test-slow test-web pictures test-airflow audit test-s3 test-azure test-clients test-engines types tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
+.PHONY: help setup check format test test-slow test-web pictures test-airflow audit test-s3 test-azure test-clients test-engines types tables bench bench-spark harness demo demo-mirror up down wheel docs docs-serve lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -95,10 +95,14 @@ pictures: setup ## the pictures of the documentation, of a real Airflow; what is
 
 # The variable switches off an advertisement that Material prints at each build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
-SIZE ?= 100k
+bench: SIZE ?= 100k
 bench: setup ## measure on a bucket far away and beside git; write docs/performance.md (SIZE=100k, 1M or 10M)
 	@PYTHONPATH=.:tests $(BIN)/python -m bench.far
 	@PYTHONPATH=.:tests $(BIN)/python -m bench --size $(SIZE)
+
+bench-spark: SIZE ?= 1M
+bench-spark: setup ## measure heavy verbs on a Spark cluster of two workers beside one process; write docs/spark.md (SIZE=100k, 1M or 5M; S3=1 in a bucket)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.cluster --size $(SIZE) $(if $(S3),--s3)
 
 wheel: setup ## a wheel to install elsewhere, in build/wheel
 	@$(BIN)/python -m hatchling build -t wheel -d build/wheel

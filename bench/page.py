@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from bench.lines import HEADINGS, cells, facts, verdict
@@ -33,20 +34,21 @@ def remember(result: dict[str, Any]) -> dict[int, dict[str, Any]]:
 
 def write(results: dict[int, dict[str, Any]]) -> None:
     """Put the tables of all sizes into the page."""
-    _put(BEGIN, END, _measured(results))
+    put(PAGE, BEGIN, END, _measured(results))
 
 
 def remember_far(result: dict[str, Any], lines: Iterable[str]) -> None:
     """Put a run on a bucket far away into the page, and its numbers beside it."""
     FAR_NUMBERS.write_text(json.dumps(result, indent=1) + "\n")
-    _put(FAR_BEGIN, FAR_END, lines)
+    put(PAGE, FAR_BEGIN, FAR_END, lines)
 
 
-def _put(begin: str, end: str, lines: Iterable[str]) -> None:
-    before, rest = PAGE.read_text().split(begin)
+def put(page: Path, begin: str, end: str, lines: Iterable[str]) -> None:
+    """Put lines between two marks of a page."""
+    before, rest = page.read_text().split(begin)
     _, after = rest.split(end)
     measured = "\n".join(lines)
-    PAGE.write_text(f"{before}{begin}\n\n{measured}\n{end}{after}")
+    page.write_text(f"{before}{begin}\n\n{measured}\n{end}{after}")
 
 
 def size_name(size: int) -> str:

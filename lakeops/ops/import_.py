@@ -176,9 +176,9 @@ def import_objects(
         return found.commit
     require_clean(ctx, found)
     store = ctx.stores().at(place)
-    listings = store.scan(skip_special=skip_special)
+    total, listings = 0, store.scan(skip_special=skip_special)
     if inventory:
-        listings = inventories.inventory(ctx.stores(), inventory, place, store)
+        total, listings = inventories.inventory(ctx.stores(), inventory, place, store)
     # The imported entries become ranges of their own, some of them perhaps the head's, before the branch is looked at.
     head, begun = found.head, ctx.catalog.now()
     earlier = ctx.metarange(head)
@@ -192,7 +192,7 @@ def import_objects(
                 layout.attempt(begun, ctx.ids),
                 engine=ctx.engine(),
                 known=earlier.rows(*earlier.overlapping(folder)),
-                on_progress=lambda done: ctx.progress("import", done, 0),
+                on_progress=lambda done: ctx.progress("import", done, total),
             )
 
     single, refused = None, None

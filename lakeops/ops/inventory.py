@@ -44,8 +44,8 @@ _SAMPLE = 32
 _MOST_MANIFEST = 64 << 20
 
 
-def inventory(stores: Stores, file: str, source: str, store: ObjectStore) -> Iterator[Listing]:
-    """The objects of a source that an inventory names, in path order: what a scan of the source would give.
+def inventory(stores: Stores, file: str, source: str, store: ObjectStore) -> tuple[int, Iterator[Listing]]:
+    """The objects of a source that an inventory names: how many, and in path order what a scan would give of them.
 
     ``file`` is a path or URL: ``.parquet``, ``.csv``, ``.csv.gz`` (with a header), or an S3 Inventory's manifest. Keys
     are those of the source's bucket, and what lies elsewhere in it is left out. Keys of a directory are relative to it.
@@ -66,14 +66,13 @@ def inventory(stores: Stores, file: str, source: str, store: ObjectStore) -> Ite
     if twice >= 0:
         raise InvalidInput(f"inventory {excerpt(file)} names {excerpt(keys[twice].as_py())} twice")
     if not store.remote:
-        yield from _listed(store, keys)
-    elif known == ["key"]:
-        for head in in_flight(partial(_head, store), (key.as_py() for chunk in keys.chunks for key in chunk)):
-            yield Listing([head.key], [head.size_bytes], [head.mtime], [head.etag])
-    else:
-        _check_some(store, found)
-        for batch in found.to_batches(_BATCH):
-            yield Listing(*(batch.column(name).to_pylist() for name in ("key", "size", "mtime", "mark")))
+        return len(keys), _listed(store, keys)
+    if known == ["key"]:
+        heads = in_flight(partial(_head, store), (key.as_py() for chunk in keys.chunks for key in chunk))
+        return len(keys), (Listing([one.key], [one.size_bytes], [one.mtime], [one.etag]) for one in heads)
+    _check_some(store, found)
+    columns = (map(batch.column, _TYPES) for batch in found.to_batches(_BATCH))
+    return len(keys), (Listing(*(column.to_pylist() for column in some)) for some in columns)
 
 
 def _listed(store: ObjectStore, keys: pa.ChunkedArray) -> Iterator[Listing]:

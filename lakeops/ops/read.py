@@ -49,17 +49,8 @@ def full(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
 def joined(root: str, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """The full URLs of keys below a location."""
     if root.startswith("file://") and not _need_no_escape(keys):
-        keys = _map_each(keys, layout.quote_path)
+        keys = pa.chunked_array([[layout.quote_path(key) for key in keys.to_pylist()]], pa.string())
     return pc.binary_join_element_wise(text(root), keys, text("/"))
-
-
-def relative(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Addresses with those inside the namespace relative to it, whatever they are."""
-    root = namespace + "/"
-    if namespace.startswith("file://") and pc.any(pc.match_substring(addresses, "%")).as_py():
-        return _map_each(addresses, lambda address: layout.relative(namespace, address))
-    inside = pc.starts_with(addresses, root)
-    return pc.if_else(inside, pc.utf8_slice_codeunits(addresses, len(root)), addresses)
 
 
 def _need_no_escape(keys: pa.ChunkedArray | pa.Array) -> bool:
@@ -72,10 +63,6 @@ def _need_no_escape(keys: pa.ChunkedArray | pa.Array) -> bool:
             if not _PLAIN[np.frombuffer(values, np.uint8)[start:end]].all():
                 return False
     return True
-
-
-def _map_each(addresses: pa.ChunkedArray | pa.Array, change: Callable[[str], str]) -> pa.ChunkedArray:
-    return pa.chunked_array([[change(address) for address in addresses.to_pylist()]], pa.string())
 
 
 def as_table(rows: Iterable[Staged]) -> pa.Table:

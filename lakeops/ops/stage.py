@@ -20,8 +20,8 @@ from lakeops.ops.context import Context, begin_staging, check_name
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.publish import when_moved
-from lakeops.ops.read import branch_tables, relative
-from lakeops.ranges.validation import ABSOLUTE, check_entries
+from lakeops.ops.read import branch_tables
+from lakeops.ranges.validation import ABSOLUTE, check_entries, relative
 
 
 def stage(ctx: Context, branch: str, table: pa.Table) -> int:

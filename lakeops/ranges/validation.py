@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.engine.base import TaskRows
 from lakeops.model import ids
-from lakeops.model.arrow import RANGE_SCHEMA, first_true, from_numpy, in_one, scalar, text, to_numpy
+from lakeops.model.arrow import RANGE_SCHEMA, first_true, from_numpy, in_one, no_rows, scalar, text, to_numpy
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound
 from lakeops.model.names import MAX_PATH_BYTES, check_path
 from lakeops.model.records import Split
@@ -35,6 +36,7 @@ from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.open import split_address
 
+_ADDRESS = pa.schema([RANGE_SCHEMA.field("physical_address")])
 ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
 """The beginning of an address that lies outside the namespace, as a regular expression."""
 MAX_ADDRESS_BYTES = 8192
@@ -98,6 +100,15 @@ def proper(keys: pa.ChunkedArray) -> pa.ChunkedArray:
             return outside
     managed = pc.invert(pc.match_substring_regex(keys, r"(^|/)\.{0,2}(/|$)|\x00"))
     return managed if everywhere else pc.if_else(here, managed, outside)
+
+
+def relative(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Addresses with those inside the namespace relative to it, whatever they are."""
+    root = namespace + "/"
+    if namespace.startswith("file://") and pc.any(pc.match_substring(addresses, "%")).as_py():
+        return pa.chunked_array([[layout.relative(namespace, one) for one in addresses.to_pylist()]], pa.string())
+    inside = pc.starts_with(addresses, root)
+    return pc.if_else(inside, pc.utf8_slice_codeunits(addresses, len(root)), addresses)
 
 
 def _judge(
@@ -189,55 +200,71 @@ class VerifyTask:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRange:
-    """The flaws of a range, whether it ends at a cut, and the wanted columns (None when the file cannot be used).
+    """The flaws of a range, whether it ends at a cut, how many rows it has, and the wanted columns of the sound ones.
 
-    Only the last range of a metarange may end elsewhere.
+    Only the last range of a metarange may end elsewhere. ``table`` is None when there is nothing that is wanted.
     """
 
     flaws: tuple[Flaw, ...]
-    closed: bool
-    table: pa.Table | None
+    closed: bool = True
+    entries: int = 0
+    table: pa.Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """The outcome of a task: one range for each row of the task."""
+    """The outcome of a task: one range for each row of the task, and each key that they refer to, once and in order."""
 
     index: int
     ranges: tuple[VerifiedRange, ...]
+    needed: TaskRows
 
 
 def verify(task: VerifyTask, store: ObjectStore) -> VerifyResult:
     """Verify the ranges of a task. Raises nothing that is a range's own fault."""
-    done, size_bytes = [], 0
+    done, size_bytes, names = [], 0, [no_rows(_ADDRESS)]
     for row in task.rows:
-        done.append(verify_range(store, row, task.split, task.columns))
+        try:
+            table = fetch_range(store, row, ordered=False).read()  # order is judged below
+        except ObjectNotFound:
+            done.append(VerifiedRange((Flaw("range_missing", "the file is not there"),)))
+        except Corrupted as error:
+            why = f"the file is not what was written: {_line(error)}"
+            done.append(VerifiedRange((Flaw("range_damaged", why),)))
+        except LakeopsError as error:
+            done.append(VerifiedRange((Flaw("range_unreadable", f"the file cannot be read: {_line(error)}"),)))
+        else:
+            keys = relative(store.url, table["physical_address"])
+            sound = proper(keys)
+            names.append(pa.table([keys.filter(pc.and_(sound, pc.starts_with(keys, layout.DATA)))], _ADDRESS))
+            flaws = [*_summary(table, row), *_order(table["path"]), *_entries(table), *_digests(table)]
+            ends = [table.num_rows]
+            if task.split is not None:
+                ends = cut_ends(path_hashes(table["path"]), task.split).tolist()
+                if ends and ends[0] < table.num_rows:
+                    where = f"it goes on after row {ends[0]:,}, where the cutting rule ends it"
+                    flaws.append(Flaw("range_boundary", where))
+            flaws += _addresses(table, keys, sound)
+            wanted = table.filter(sound).select(list(task.columns)) if task.columns else None
+            done.append(VerifiedRange(tuple(flaws), ends[-1:] == [table.num_rows], table.num_rows, wanted))
         release_memory(size_bytes, size_bytes + row.file_bytes)
         size_bytes += row.file_bytes
-    return VerifyResult(task.index, tuple(done))
+    needed = pc.unique(in_one(pa.concat_tables(names)["physical_address"]))
+    needed = needed.take(pc.sort_indices(needed))
+    return VerifyResult(task.index, tuple(done), TaskRows(pa.table([needed], _ADDRESS)))
 
 
-def verify_range(store: ObjectStore, row: RangeRow, split: Split | None, columns: tuple[str, ...]) -> VerifiedRange:
-    """Verify one range. Raises nothing that is the range's own fault."""
-    try:
-        table = fetch_range(store, row, ordered=False).read()  # order is judged below
-    except ObjectNotFound:
-        unusable = Flaw("range_missing", "the file is not there")
-    except Corrupted as error:
-        unusable = Flaw("range_damaged", f"the file is not what was written: {_line(error)}")
-    except LakeopsError as error:
-        unusable = Flaw("range_unreadable", f"the file cannot be read: {_line(error)}")
-    else:
-        flaws = [*_summary(table, row), *_order(table["path"]), *_entries(table), *_digests(table)]
-        closed = True
-        if split is not None:
-            ends = cut_ends(path_hashes(table["path"]), split).tolist()
-            closed = bool(ends) and ends[-1] == table.num_rows
-            if ends and ends[0] < table.num_rows:
-                where = f"it goes on after row {ends[0]:,}, where the cutting rule ends it"
-                flaws.append(Flaw("range_boundary", where))
-        return VerifiedRange(tuple(flaws), closed, table.select(list(columns)))
-    return VerifiedRange((unusable,), closed=True, table=None)
+def _addresses(table: pa.Table, keys: pa.ChunkedArray, sound: pa.ChunkedArray) -> Iterator[Flaw]:
+    whole = pc.not_equal(keys, table["physical_address"])
+    rules = (
+        (pc.invert(sound), "address_invalid", "which no object can have"),
+        (whole, "address_not_relative", "a URL into the namespace itself"),
+    )
+    for bad, kind, why in rules:
+        if (at := first_true(bad)) is not None:
+            path, address = (excerpt(table[name][at].as_py()) for name in ("path", "physical_address"))
+            count = int(pc.sum(bad).as_py())
+            yield Flaw(kind, f"{path} has the address {address}, {why}{_and_more(count)}", count)
 
 
 def row_flaw(row: RangeRow) -> Flaw | None:

@@ -3,6 +3,8 @@
 import tempfile
 from collections import Counter
 from contextlib import closing
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from random import Random
 from unittest import mock
@@ -25,7 +27,7 @@ from lakeops.model.errors import StoreUnavailable, Transient
 from lakeops.ops.fsck import inventory as module
 from lakeops.ops.fsck.findings import KINDS, Severity
 from lakeops.ops.fsck.inventory import Inventory
-from lakeops.store.base import StoredObject
+from lakeops.store.base import Listing, StoredObject
 from lakeops.testing import ManualClock
 
 
@@ -65,7 +67,7 @@ def test_a_check_only_reads(watched, faults, data):
     faults.revive()
     assert bool(worse_than_information(watched, data=data)) is data
     assert count_effects(faults) == 0
-    assert {*faults.counts} <= {"get", "get_range", "open", "head", "list"}
+    assert {*faults.counts} <= {"get", "get_range", "open", "head", "scan"}
     assert (files(watched), everything(catalog(watched))) == before
 
 
@@ -175,7 +177,7 @@ def test_a_file_that_cannot_be_read_is_told(watched, faults, operation, kind):
 
 def test_a_namespace_that_cannot_be_listed_is_told_and_the_rest_is_checked(watched, faults):
     remove(watched, object_key(watched))
-    faults.fail("list", at=None, error=StoreUnavailable("no listing"))
+    faults.fail("scan", at=None, error=StoreUnavailable("no listing"))
     kinds = [finding.kind for finding in watched.fsck(data=True)]
     assert kinds == ["namespace_unreadable", "object_missing", "leftovers_unknown"]
 
@@ -248,6 +250,13 @@ def test_every_kind_is_documented():
 
 # --- the listing that is looked up from disk, against a dictionary ---
 
+
+def as_listings(items, size=1_000):
+    """The objects as a scan lists them, some at a time."""
+    for some in iter(partial(lambda rest: list(islice(rest, size)), iter(items)), []):
+        yield Listing(*zip(*((item.key, item.size_bytes, item.mtime, item.etag) for item in some), strict=True))
+
+
 keys = st.text(st.sampled_from("ab/é\U0001f600\uffff"), min_size=1, max_size=5)
 
 
@@ -260,7 +269,7 @@ def test_lookups_are_those_of_a_dictionary(listed, wanted, batch):
     with (
         tempfile.TemporaryDirectory() as place,
         mock.patch.object(module, "_BATCH", batch),
-        closing(Inventory(Path(place), items, progress.append)) as inventory,
+        closing(Inventory(Path(place), as_listings(items, 2), progress.append)) as inventory,
     ):
         assert len(inventory) == len(items)
         found = inventory.find(pa.array(wanted, pa.string()))
@@ -278,7 +287,7 @@ def test_it_holds_little_of_a_long_listing_in_memory(tmp_path):
     count = 200_000
     items = (StoredObject(f"data/2026010100/{number:020}", number, 7) for number in range(count))
     before = pa.total_allocated_bytes()
-    with closing(Inventory(tmp_path, items, lambda _: None)) as inventory:
+    with closing(Inventory(tmp_path, as_listings(items), lambda _: None)) as inventory:
         listed = (tmp_path / "listing.arrow").stat().st_size
         assert listed > 40 * count
         inventory.need(np.arange(0, count, 2))

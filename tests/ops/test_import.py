@@ -498,10 +498,14 @@ def test_an_inventory_that_the_bucket_has_outgrown_is_refused(bucket, tmp_path, 
     assert paths(main) == []
 
 
-def test_an_inventory_of_a_directory(main, source, tmp_path):
+def test_an_inventory_of_a_directory(lake, main, source, tmp_path):
+    """It says how many objects there will be, which no listing does."""
+    told = []
+    lake.progress = lambda *report: told.append(report)
     (tmp_path / "keys.csv").write_text("Key\na/f01\nc/f09\n")
     main.import_objects(source, "raw", "m", inventory=str(tmp_path / "keys.csv"))
     assert paths(main, "raw/") == ["raw/a/f01", "raw/c/f09"]
+    assert ("import", 2, 2) in told
     (tmp_path / "keys.csv").write_text("Key\na/f01\nc/none\n")
     with pytest.raises(errors.InvalidInput, match="older than what it lists: 'c/none'"):
         main.import_objects(source, "raw", "m", inventory=str(tmp_path / "keys.csv"))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from support.rows import SMALL, built, numbered
+import pickle
 
+import pyarrow as pa
+import pytest
+from support.rows import SMALL, built, entry_table, numbered
+
+from lakeops import Lake, Settings, Split
 from lakeops.engine.base import Engine, LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.model.errors import NotAllReplicated
@@ -49,8 +53,13 @@ def test_failures_come_back_as_they_were(spark: SparkEngine, store: LocalStore, 
 
 
 def checked(engine: Engine, store: LocalStore, uses: Uses) -> list[tuple[object, ...]]:
-    ranges = sorted(check_ranges(engine, store, uses, SMALL, ("path", "physical_address")), key=lambda one: one.number)
-    return [(one.number, one.row, one.flaws, one.table and one.table.to_pydict()) for one in ranges]
+    needed: list[str] = []
+    found = check_ranges(engine, store, uses, SMALL, ("path",), lambda keys: needed.extend(keys.to_pylist()))
+    said = [
+        (number, row, one.flaws, one.entries, one.table and one.table.to_pydict())
+        for number, row, one in sorted(found, key=lambda checked: checked[0])
+    ]
+    return [*said, (sorted(set(needed)),)]
 
 
 def test_ranges_are_verified_alike(spark: SparkEngine, store: LocalStore) -> None:
@@ -61,9 +70,41 @@ def test_ranges_are_verified_alike(spark: SparkEngine, store: LocalStore) -> Non
     uses = Uses()
     uses.add(metarange, ["commit"])
     here = checked(LocalEngine(2), store, uses)
-    assert [flaw.kind for one in here for flaw in one[2]] == ["range_missing", "range_damaged"]
+    *ranges, (needed,) = here
+    assert [flaw.kind for one in ranges for flaw in one[2]] == ["range_missing", "range_damaged"]
     assert checked(spark, store, uses) == here
-    assert sum(len(one[3]["path"]) for one in here if one[3]) == 200 - missing.count - damaged.count
+    assert sum(len(one[4]["path"]) for one in ranges if one[4]) == 200 - missing.count - damaged.count
+    assert sum(one[3] for one in ranges) == 200 - missing.count - damaged.count
+    assert needed == ["data/2026010100/0-0"], "the object that all entries share"
+
+
+def test_a_check_of_many_commits_sends_each_address_to_the_driver_once(spark: SparkEngine, tmp_path, monkeypatch):
+    """Eight commits that have most objects in common, and no range: neither jobs nor bytes grow with the commits."""
+    jobs, sizes = spark._connected(), list[int]()
+
+    def counted(*job, run=jobs.run):
+        outcomes = run(*job)
+        sizes.append(len(pickle.dumps(outcomes)))
+        return outcomes
+
+    monkeypatch.setattr(jobs, "run", counted)
+    with Lake.open(settings=Settings.load(home=tmp_path, fsync=False)) as lake:
+        lake._engine = spark
+        repo = lake.create_repository("repo", split=Split(100, 200, 400))
+        main = repo.branch("main")
+        for version in range(8):
+            table = entry_table(numbered(range(version, 8_000, 60 if version else 1), str(version)))
+            names = [f"{path[2:]}-{'x' * 60}" for path in table["path"].to_pylist()]
+            addresses = pa.array([f"data/2026010100/{version}-{name}" for name in names])
+            main.stage(table.set_column(1, table.schema.field(1), addresses))
+            main.commit(str(version))
+        sizes.clear()
+        check = repo.fsck()
+        assert [one.kind for one in check if one.kind != "unreferenced_ranges"] == []
+    assert check.checked["entries"] > 4 * 8_000
+    distinct = 8_000 + 7 * 8_000 / 60
+    assert sum(sizes) < 1.5 * distinct * 85
+    assert len(sizes) == 3, "of two tasks each: three a core"
 
 
 # --- what a mirror waits for is found alike ---

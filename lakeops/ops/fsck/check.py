@@ -30,13 +30,12 @@ from lakeops.ops.fsck.findings import NAMED, Finding, Severity, found
 from lakeops.ops.fsck.inventory import Inventory, check_claim, check_owner, leftovers
 from lakeops.ops.fsck.objects import Entries
 from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers
-from lakeops.ops.read import relative
 from lakeops.ranges.chunker import check_split
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import RANGE_SECONDS
-from lakeops.ranges.validation import proper
+from lakeops.ranges.validation import proper, relative
 from lakeops.store import layout
-from lakeops.store.base import StoredObject
+from lakeops.store.base import Listing
 
 
 def check_history(records: CatalogSnapshot) -> Iterator[Finding]:
@@ -305,16 +304,17 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
     with TemporaryDirectory(prefix="lakeops-fsck-") as place:
         unreadable: list[Finding] = []
 
-        def listing() -> Iterator[StoredObject]:
-            """The namespace's objects in order, up to the end or the first error."""
+        def listings() -> Iterator[Listing]:
+            """The namespace's objects in order, up to the end or the first error. Local files have no ETags."""
             try:
-                yield from ctx.store.list()
+                for one in ctx.store.scan(skip_special=True, moving=True):
+                    yield one if ctx.store.remote else replace(one, marks=[""] * len(one.keys))
             except LakeopsError as error:
                 namespace, message = ctx.repository.storage_namespace, f"it cannot be listed: {error.message}"
                 unreadable.append(found("namespace_unreadable", namespace, message))
 
         with closing(
-            Inventory(Path(place), listing(), lambda done: ctx.progress("fsck: listing", done, 0))
+            Inventory(Path(place), listings(), lambda done: ctx.progress("fsck: listing", done, 0))
         ) as inventory:
             checked["files"] = len(inventory)
             try:
@@ -372,12 +372,12 @@ def _check_committed(
     ctx.progress("fsck: ranges", 0, total)
     engine = ctx.engine().for_work(total * RANGE_SECONDS)
     split = None if split_flaw(records.repository.split) else records.repository.split
-    for one in check_ranges(engine, ctx.store, uses, split, entries.columns):
+    for one in check_ranges(engine, ctx.store, uses, split, entries.columns, inventory.need_keys):
         checked["ranges"] += 1
         commits: list[str] | None = None
         for finding in entries.flaws_of_range(one):
             if commits is None:
-                commits = uses.commits(one.number)
+                commits = uses.commits(one[0])
             needed = live(commits) if finding.kind in {"range_missing", "object_missing"} else commits
             if needed:
                 yield replace(finding, commits=tuple(needed[:NAMED]), commit_count=len(needed))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +26,9 @@ from lakeops.ops.fsck.findings import Finding, found
 from lakeops.ops.overlap import claim_of, is_claim_of, read_claim
 from lakeops.ops.owner import find_owner
 from lakeops.store import layout
-from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.base import Listing, ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, owner_key
+from lakeops.store.listing import gathered
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -47,18 +47,17 @@ _BATCH = 65_536
 class Inventory:
     """A listing that can be searched, and a mark on each object that something needs.
 
-    ``items`` come in byte order of keys. The listing is kept in ``place``, a local directory of its own.
+    ``listings`` come in byte order of keys. They are kept in ``place``, a local directory of its own.
     """
 
-    def __init__(self, place: Path, items: Iterable[StoredObject], on_progress: Callable[[int], None]) -> None:
-        file = place / "listing.arrow"
-        remaining, count = iter(items), 0
+    def __init__(self, place: Path, listings: Iterable[Listing], on_progress: Callable[[int], None]) -> None:
+        file, count = place / "listing.arrow", 0
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-            while some := list(islice(remaining, _BATCH)):
-                columns = zip(*((item.key, item.size_bytes, item.mtime, item.etag) for item in some), strict=True)
+            for some in gathered(listings, _BATCH):
+                columns = (some.keys, some.sizes, some.mtimes, some.marks)
                 arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
                 writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
-                count += len(some)
+                count += len(some.keys)
                 on_progress(count)
         self._map = pa.memory_map(str(file))
         self.table: pa.Table = pa.ipc.open_file(self._map).read_all()
@@ -80,7 +79,9 @@ class Inventory:
         found = np.full(len(wanted), -1, np.int64)
         if not len(wanted) or not self._keys:
             return found
-        order = pc.sort_indices(wanted).to_numpy()
+        order = np.arange(len(wanted))
+        if not pc.all(pc.less_equal(wanted[:-1], wanted[1:]), min_count=0).as_py():
+            order = pc.sort_indices(wanted).to_numpy()
         ordered = wanted.take(pa.array(order))
         chunks = pc.search_sorted(self._last, ordered).to_numpy().astype(np.int64)
         edges = np.flatnonzero(np.diff(chunks, prepend=-1, append=len(self._keys) + 1))
@@ -98,7 +99,7 @@ class Inventory:
         """Mark what is needed. Rows of -1 are passed over."""
         self.needed[rows[rows >= 0]] = True
 
-    def need_keys(self, keys: list[str]) -> None:
+    def need_keys(self, keys: list[str] | pa.Array) -> None:
         """Mark what is needed, by name."""
         self.need(self.find(pa.array(keys, pa.string())))
 

@@ -16,18 +16,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
-from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.findings import Finding, found
 from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ops.fsck.ranges import CheckedRange
-from lakeops.ops.read import relative
 from lakeops.ranges.chunker import path_hashes
-from lakeops.ranges.validation import proper
+from lakeops.ranges.validation import relative
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.in_flight import read_ahead
 from lakeops.store.layout import is_absolute
@@ -37,8 +34,7 @@ from lakeops.store.open import is_bucket
 _PIECE = 1 << 20
 _CHANGE_MARK = re.compile(r"mtime-(-?\d+)-\d+")
 _MOST_REMEMBERED = 1_000_000
-_ADDRESSES = ("path", "physical_address")
-_OBJECTS = (*_ADDRESSES, "checksum", "size_bytes")
+_OBJECTS = ("path", "physical_address", "checksum", "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +51,11 @@ class _Wanted:
 class Entries:
     """Looks at what entries point at, at each object once for equal entries.
 
-    Counts entries and objects in ``checked``. ``columns`` are needed of each entry. Without ``data`` no object is read.
+    Counts entries and objects in ``checked``. ``columns`` are needed of each entry: none without ``data``.
     """
 
     def __init__(self, ctx: Context, inventory: Inventory, checked: Counter[str], *, data: bool) -> None:
-        self.columns: tuple[str, ...] = _OBJECTS if data else _ADDRESSES
+        self.columns: tuple[str, ...] = _OBJECTS if data else ()
         self._namespace = ctx.repository.storage_namespace
         self._stores, self._policy = ctx.stores(), ctx.policy
         self._inventory = inventory
@@ -71,26 +67,13 @@ class Entries:
 
     def flaws_of_range(self, one: CheckedRange) -> Iterator[Finding]:
         """Check a range, its file, its rows and the objects that they point at."""
-        for flaw in one.flaws:
-            yield found(flaw.kind, one.row.key, flaw.message, count=flaw.count)
-        self._inventory.need_keys([one.row.key])
-        if one.table is None:
-            return
-        self._checked["entries"] += one.table.num_rows
-        keys = relative(self._namespace, one.table["physical_address"])
-        whole, sound = pc.not_equal(keys, one.table["physical_address"]), proper(keys)
-        rules = (
-            (pc.invert(sound), "address_invalid", "which no object can have"),
-            (whole, "address_not_relative", "a URL into the namespace itself"),
-        )
-        for bad, kind, why in rules:
-            rows = one.table.filter(bad)
-            if rows.num_rows:
-                path, address = (excerpt(rows[name][0].as_py()) for name in _ADDRESSES)
-                others = f", and {rows.num_rows - 1:,} more rows" if rows.num_rows > 1 else ""
-                message = f"{path} has the address {address}, {why}{others}"
-                yield found(kind, one.row.key, message, count=rows.num_rows)
-        yield from self.follow(one.table.filter(sound), place="object ")
+        _, row, verified = one
+        for flaw in verified.flaws:
+            yield found(flaw.kind, row.key, flaw.message, count=flaw.count)
+        self._inventory.need_keys([row.key])
+        self._checked["entries"] += verified.entries
+        if verified.table is not None:
+            yield from self.follow(verified.table, place="object ")
 
     def follow(self, table: pa.Table, *, place: str) -> Iterator[Finding]:
         """Check the objects of entries whose addresses are sound. Marks those that lie here.

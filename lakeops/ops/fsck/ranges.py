@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakeops.catalog.audit import CatalogSnapshot
 from lakeops.engine.base import Engine, first_of_each
@@ -19,7 +21,7 @@ from lakeops.ops.fsck.findings import Finding, found
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.metarange import EMPTY_METARANGE_ID, METARANGE_SCHEMA, Metarange, RangeRow, fixed_bytes, ranges_for
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.validation import Flaw, VerifyTask, list_flaw, order_flaw, row_flaw, verify
+from lakeops.ranges.validation import Flaw, VerifiedRange, VerifyTask, list_flaw, order_flaw, row_flaw, verify
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
 
@@ -90,11 +92,13 @@ class Uses:
         self.inner = np.concatenate([self.inner, np.zeros(len(self._numbers) - known, np.bool_)])
         self.inner[members[:-1]] = True
 
-    def rows(self) -> Iterator[RangeRow]:
-        """The different ranges, each once, in the order of their numbers."""
-        for table in self._rows:
-            for batch in table.to_batches(max_chunksize=1024):
-                yield from Metarange(pa.Table.from_batches([batch], METARANGE_SCHEMA)).rows(0, batch.num_rows)
+    def rows(self) -> Iterator[tuple[int, RangeRow]]:
+        """The different ranges with their numbers, each once, by their first paths: neighbours share objects."""
+        whole = pa.concat_tables([METARANGE_SCHEMA.empty_table(), *self._rows])
+        order = pc.sort_indices(whole["first_path"])
+        for start in range(0, len(order), 1024):
+            numbers = order.slice(start, 1024)
+            yield from zip(numbers.to_pylist(), Metarange(whole.take(numbers)).rows(0, len(numbers)), strict=True)
 
     def ranges_for(self, objects: int) -> int:
         """How many ranges hold so many objects, on average. At least one."""
@@ -193,33 +197,30 @@ def _keys(table: pa.Table) -> list[bytes]:
     return [data[at : at + width] for at in range(0, len(data), width)]
 
 
-_MOST_IN_A_TASK = 100_000
-"""Objects in the ranges of a task: its result holds columns of all their rows."""
+_MOST_IN_A_TASK = 500_000
+_MOST_WITH_COLUMNS = 100_000
+"""Objects in the ranges of a task, and where its result holds columns of all their rows."""
 
 OPEN = Flaw("range_boundary", "the cutting rule does not end it here, and another range follows it")
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRange:
-    """One range of the repository, looked at: its number among ``Uses``, and what is wrong with it.
-
-    ``table`` has the wanted columns of its rows. None when the file cannot be used.
-    """
-
-    number: int
-    row: RangeRow
-    flaws: tuple[Flaw, ...]
-    table: pa.Table | None
+CheckedRange: TypeAlias = tuple[int, RangeRow, VerifiedRange]
+"""A range of the repository: its number among ``Uses``, its row, and what was found."""
 
 
 def check_ranges(
-    engine: Engine, store: ObjectStore, uses: Uses, split: Split | None, columns: tuple[str, ...]
+    engine: Engine,
+    store: ObjectStore,
+    uses: Uses,
+    split: Split | None,
+    columns: tuple[str, ...],
+    on_needed: Callable[[pa.Array], None],
 ) -> Iterator[CheckedRange]:
-    """Every range of ``uses``, in any order, each once."""
-    numbered = enumerate(uses.rows())
+    """Every range of ``uses``, in any order, each once. ``on_needed`` is called with the keys that they refer to."""
+    numbered = uses.rows()
     waiting: dict[int, list[tuple[int, RangeRow]]] = {}
     spoilt: list[CheckedRange] = []
-    size = min(engine.group(len(uses)), uses.ranges_for(_MOST_IN_A_TASK))
+    size = min(engine.group(len(uses)), uses.ranges_for(_MOST_WITH_COLUMNS if columns else _MOST_IN_A_TASK))
 
     def tasks() -> Iterator[VerifyTask]:
         index = 0
@@ -230,17 +231,17 @@ def check_ranges(
                 if flaw is None:
                     usable.append((number, row))
                 else:
-                    spoilt.append(CheckedRange(number, row, (flaw,), None))
+                    spoilt.append((number, row, VerifiedRange((flaw,))))
             if usable:
                 waiting[index] = usable
                 yield VerifyTask(index, tuple(row for _, row in usable), split, columns)
                 index += 1
 
     for result in first_of_each(engine.run(verify, tasks(), store)):
+        on_needed(result.needed.table["physical_address"].combine_chunks())
         for (number, row), verified in zip(waiting.pop(result.index), result.ranges, strict=False):
             open_inside = not verified.closed and uses.inner[number]
-            flaws = (*verified.flaws, OPEN) if open_inside else verified.flaws
-            yield CheckedRange(number, row, flaws, verified.table)
+            yield number, row, replace(verified, flaws=(*verified.flaws, OPEN)) if open_inside else verified
         yield from spoilt
         spoilt.clear()
     yield from spoilt
