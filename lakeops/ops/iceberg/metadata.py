@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
@@ -125,12 +124,7 @@ def manifests_of(io: TableFileIO, snapshot: Any) -> list[ManifestFile]:
     """The manifests of a snapshot. Raises ``InvalidInput`` where it has no list of them."""
     if not snapshot.manifest_list:
         raise InvalidInput(f"snapshot {snapshot.snapshot_id} has no manifest list: write the table in version 2")
-    return [*_listed(io, snapshot.manifest_list)]
-
-
-@lru_cache(maxsize=4)  # a merge looks at the lists of a table several times; they never change
-def _listed(io: TableFileIO, address: str) -> tuple[ManifestFile, ...]:
-    return tuple(read_manifest_list(io.new_input(address)))
+    return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
 
 
 def _unreachable(io: TableFileIO, removed: Sequence[Any], kept: Iterable[Any]) -> set[str]:
