@@ -573,6 +573,7 @@ def test_the_functions_of_a_block_are_tested_without_airflow(home, tmp_path):
 
         @publish.output("a/")
         def write(url, text="x"):
+            """Write a file."""
             write_to(url, text)
             return text
 
