@@ -198,7 +198,7 @@ def test_nothing_is_left_out_and_little_is_too_much(fresh_store, data):
     before = data.draw(repositories())
     after = data.draw(repositories() | change_sets(before).map(lambda edits: with_edits(before, edits)))
     known, wanted = built(store, before), built(store, after)
-    fresh = wanted.at(wanted.without(known))
+    fresh, old = wanted.at(wanted.without(known)), known.at(known.without(wanted))  # which reads the leaves
     store.forget()
 
     found = list(needed(RangeReader(store), wanted, known))
@@ -223,7 +223,7 @@ def test_nothing_is_left_out_and_little_is_too_much(fresh_store, data):
     ours = {file.key for file, _ in found}
     others = {
         row.key
-        for row in known.at(known.without(wanted))
+        for row in old
         if any(row.first_path <= file.last_path and file.first_path <= row.last_path for file, _ in found)
     }
     assert set(store.read) == ours | others
