@@ -71,7 +71,7 @@ def test_engines_are_not_led_to_the_source(pair: Pair) -> None:
     pair.repo.branch("main").commit("A table")
     pair.catch_up()
     with running(pair.there, None) as url:
-        path = f"{url}/iceberg/v1/flights/main/warehouse/namespaces/web/tables"
+        path = f"{url}/iceberg/v1/flights%1Fmain%1Fwarehouse/namespaces/web/tables"
         assert requests.get(path, timeout=30).json()["identifiers"] == [{"namespace": ["web"], "name": "sales"}]
         answer = requests.get(f"{path}/sales", timeout=30)
     error = answer.json()["error"]
