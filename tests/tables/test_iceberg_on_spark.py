@@ -70,7 +70,7 @@ def shop(
 ) -> Iterator[Shop]:
     where, _, catalog = request.param.partition(", ")
     endpoint = None if where == "files" else endpoint_of(where)
-    namespace = None if endpoint is None else f"s3://{buckets(endpoint)}/shop"
+    namespace = None if endpoint is None else f"s3://{buckets(endpoint)}/shop-{catalog.lower() or 'sqlite'}"
     with ExitStack() as started:
         socket = request.getfixturevalue("postgres_socket") if catalog else None
         url = started.enter_context(fresh_database(socket)) if socket else None
