@@ -406,14 +406,14 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def _copy_all(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, *args: Any, **options: Any
-    ) -> list[tuple[str, str, Entry]]:
-        """Copy objects. Returns source, target and entry of each. Raises ``FileExistsError`` for two of one target."""
+    ) -> list[tuple[str, str, Entry, Ref]]:
+        """Copy objects. Returns source, target, entry and ref of each. ``FileExistsError`` for two of one target."""
         pairs = self._paired(path1, path2, self, recursive, maxdepth)
-        found: list[tuple[str, str, Entry]] = []
+        found: list[tuple[str, str, Entry, Ref]] = []
         super().copy(*pairs, recursive, maxdepth, *args, found=found, **options)
-        _check_distinct((source, target) for source, target, _ in found)
-        for source, target, entry in found:
-            self._copy_entry(source, target, entry)
+        _check_distinct((source, target) for source, target, *_ in found)
+        for one in found:
+            self._copy_entry(*one)
         return found
 
     def get(
@@ -459,7 +459,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             start += "/" + top.rpartition("/")[2]
         return found, [start + name.removeprefix(top) for name in found]
 
-    def cp_file(self, path1: str, path2: str, found: list[tuple[str, str, Entry]] | None = None, **_: Any) -> None:
+    def cp_file(self, path1: str, path2: str, found: list[tuple[str, str, Entry, Ref]] | None = None, **_: Any) -> None:
         """Copy an object to another path, on any branch of any repository, or append it to ``found``."""
         with self._os_errors(path1):
             repository, ref, key = self._split(path1)
@@ -471,17 +471,16 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                     return
             entry = entry or source.stat(key)  # which says why there is none
         if found is None:
-            self._copy_entry(path1, path2, entry)
+            self._copy_entry(path1, path2, entry, source)
         else:
-            found.append((path1, self._strip_protocol(path2), entry))
+            found.append((path1, self._strip_protocol(path2), entry, source))
 
-    def _copy_entry(self, path1: str, path2: str, entry: Entry) -> None:
+    def _copy_entry(self, path1: str, path2: str, entry: Entry, source: Ref) -> None:
         with self._os_errors(path1):
-            repository, ref, _ = self._split(path1)
             there, branch, target = self._split(path2)
             target += "/" if entry.path.endswith("/") else ""  # a folder's marker
             described: dict[str, Any] = {"metadata": entry.metadata, "content_type": entry.content_type}
-            with self.lake.repository(repository).ref(ref).open_entry(entry) as contents:
+            with source.open_entry(entry) as contents:
                 self.lake.repository(there).branch(branch).put(target, contents, **described)
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
@@ -494,7 +493,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         moved = self._copy_all(path1, path2, recursive, maxdepth, on_error="raise", **options)
         if not moved:
             raise FileNotFoundError(f"{path1} is no object; move a directory with recursive=True")
-        for path, _, entry in moved:
+        for path, _, entry, _ in moved:
             repository, ref, _ = self._split(path)
             with self._os_errors(path), suppress(ObjectNotFound, NotAsSeen):
                 self.lake.repository(repository).branch(ref).delete(entry.path, seen=entry)
