@@ -297,9 +297,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         With ``found`` source and target are appended to it, and nothing is downloaded.
         """
         if isinstance(lpath, str | PathLike) and is_clone_state(os.fspath(lpath)):
-            raise InvalidPath(
-                f"{excerpt(os.fspath(lpath))} cannot be written: clones keep their own files there; nothing was"
-            )
+            raise InvalidPath(f"nothing was written: clones keep their own files at {excerpt(os.fspath(lpath))}")
         if found is not None:
             found.append((rpath, lpath))
             return
