@@ -38,7 +38,7 @@ from lakeops.model.errors import (
 from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES, connection_in
 from lakeops.model.records import CommonPrefix, Entry, is_marker
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.files import appearing
+from lakeops.ops.files import appearing, is_clone_state
 from lakeops.ops.local.index import check_names
 from lakeops.staged_file import CompressedFile, StagedFile
 from lakeops.store.recorded import ObjectFile, SmallObject
@@ -288,6 +288,8 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
         With ``found`` source and target are appended to it, and nothing is downloaded.
         """
+        if isinstance(lpath, str | PathLike) and is_clone_state(os.fspath(lpath)):
+            raise InvalidPath(f"nothing was written: clones keep their own files at {excerpt(os.fspath(lpath))}")
         if found is not None:
             found.append((rpath, lpath))
             return
