@@ -19,10 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine, TaskRows, first_of_each, from_ipc
+from lakeops.engine.base import Engine, TaskRows, from_ipc
 from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.clock import Ids
-from lakeops.model.errors import Transient
 from lakeops.model.formatting import human_size
 from lakeops.model.records import Progress, Split, Summary, quiet
 from lakeops.ranges.chunker import Chunker, check_ascending, check_split
@@ -97,7 +96,7 @@ class ApplyPlan:
         """The tasks, with ``group`` touched ranges each, made one by one as the engine asks for them."""
         borders = np.cumsum([0, *self.counts])
         reusable = np.zeros(0, np.int64) if self.reuse is None else self.reuse.without(self.base)
-        for index, start in enumerate(range(0, len(self.touched), group)):
+        for start in range(0, len(self.touched), group):
             stop = min(start + group, len(self.touched))
             rows = TaskRows(self.changes.slice(borders[start], borders[stop] - borders[start]))
             segments, reuse = tuple(self._segments(start, stop)), tuple[RangeRow, ...]()
@@ -108,7 +107,7 @@ class ApplyPlan:
                     high = self.reuse.find(segments[-1].rows[-1].last_path.encode())
                     chosen = chosen[(chosen >= low - 1) & (chosen <= high + 1)]
                 reuse = tuple(self.reuse.at(chosen))
-            yield Task(index, segments, rows, self.split, self.attempt, reuse, self.listing)
+            yield Task(segments, rows, self.split, self.attempt, reuse, self.listing)
 
     def _segments(self, start: int, stop: int) -> Iterator[Segment]:
         """The segments of touched ranges ``[start, stop)``: a wide gap of untouched ranges parts two of them."""
@@ -221,12 +220,10 @@ def apply(
     progress(label, 0, touched)
     engine = engine.for_work(touched * RANGE_SECONDS)
     group, found, done = engine.group(touched, at_once=True), dict[int, TaskResult](), 0
-    for result in first_of_each(engine.run(run_task, planned.tasks(group), reader.store)):
-        found[result.index] = result
-        done += min(group, touched - result.index * group)
+    for number, result in engine.run(run_task, planned.tasks(group), reader.store):
+        found[number] = result
+        done += min(group, touched - number * group)
         progress(label, done, touched)
-    if done != touched:
-        raise Transient(f"the engine ({engine.name}) gave back work for {done} of {touched} ranges; try again")
     building = MetarangeBuilder(Chunker(split), RangeWriter(reader.store, attempt + Ids().new()))
     summary, stop = Summary(), 0
     before: list[pa.Table] = []

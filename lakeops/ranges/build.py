@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import chain, islice
 
 import pyarrow as pa
 
-from lakeops.engine.base import Engine, LocalEngine, TaskRows, first_of_each
+from lakeops.engine.base import Engine, LocalEngine, TaskRows
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
@@ -39,22 +39,13 @@ _Span = tuple[str, str, int]
 class BuildTask:
     """Consecutive ranges to write: the rows of all, with or without digests, and how many of them each range has.
 
-    ``index``, ``attempt`` and ``known`` are as of ``rewrite.Task``.
+    ``attempt`` is as of ``rewrite.Task``, and ``known`` as its ``reuse``.
     """
 
-    index: int
     rows: TaskRows
     counts: tuple[int, ...]
     attempt: str
     known: tuple[RangeRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """The outcome of a task: the metarange rows of its ranges."""
-
-    index: int
-    rows: tuple[RangeRow, ...]
 
 
 def build(
@@ -84,30 +75,29 @@ def build(
     engine = engine or LocalEngine()
     standing = {(row.first_path, row.last_path, row.count): row for row in known}
     closed = chunks(tables, split)
-    numbers = count()
-    built: dict[int, tuple[RangeRow, ...]] = {}
-    ranges = entries = size_bytes = 0
+    built: list[RangeRow] = []
+    entries = size_bytes = 0
     for first in closed:
-        size = max(_FIRST, ranges)
+        size = max(_FIRST, len(built))
         place = engine.for_work(size * RANGE_SECONDS)
-        tasks = _tasks(
-            chain([first], islice(closed, size - 1)), place.group(size, at_once=True), numbers, attempt, standing
-        )
-        for result in first_of_each(place.run(build_ranges, tasks, store)):
-            built[result.index] = result.rows
-            ranges += len(result.rows)
-            entries += sum(row.count for row in result.rows)
-            before, size_bytes = size_bytes, size_bytes + sum(row.file_bytes for row in result.rows)
+        tasks = _tasks(chain([first], islice(closed, size - 1)), place.group(size, at_once=True), attempt, standing)
+        found: dict[int, list[RangeRow]] = {}
+        for number, rows in place.run(build_ranges, tasks, store):
+            found[number] = rows
+            entries += sum(row.count for row in rows)
+            before, size_bytes = size_bytes, size_bytes + sum(row.file_bytes for row in rows)
             release_memory(before, size_bytes)
             if on_progress:
                 on_progress(entries)
+        for number in range(len(found)):
+            built += found[number]
     if on_progress:
         on_progress(entries)
-    return Metarange.from_rows(row for index in sorted(built) for row in built[index])
+    return Metarange.from_rows(built)
 
 
-def build_ranges(task: BuildTask, store: ObjectStore) -> Built:
-    """Write the task's ranges. Safe to run any number of times, as ``run_task`` is."""
+def build_ranges(task: BuildTask, store: ObjectStore) -> list[RangeRow]:
+    """Write the task's ranges. Returns their rows. Safe to run any number of times, as ``run_task`` is."""
     writer = RangeWriter(store, task.attempt + Ids().new(), task.known)
     table = with_digests(task.rows.table)
     rows: list[RangeRow] = []
@@ -115,11 +105,11 @@ def build_ranges(task: BuildTask, store: ObjectStore) -> Built:
     for size in task.counts:
         rows.append(writer.write(table.slice(start, size)))
         start += size
-    return Built(task.index, tuple(rows))
+    return rows
 
 
 def _tasks(
-    closed: Iterator[pa.Table], group: int, numbers: Iterator[int], attempt: str, standing: dict[_Span, RangeRow]
+    closed: Iterator[pa.Table], group: int, attempt: str, standing: dict[_Span, RangeRow]
 ) -> Iterator[BuildTask]:
     while some := list(islice(closed, group)):
         known = []
@@ -130,7 +120,7 @@ def _tasks(
             if span in standing:
                 known.append(standing[span])
         counts = tuple(rows.num_rows for rows in some)
-        yield BuildTask(next(numbers), TaskRows(pa.concat_tables(some)), counts, attempt, tuple(known))
+        yield BuildTask(TaskRows(pa.concat_tables(some)), counts, attempt, tuple(known))
 
 
 def replace_prefix(
