@@ -8,6 +8,8 @@ import hypothesis
 import pytest
 from support.budget import examples
 
+from lakeops.machine import cores
+
 pytest_plugins = ["lakeops.testing.fixtures", "services.s3", "services.cloud"]
 
 # CI judges a change, so it tries the same examples each time; everywhere else new ones are tried. How long an example
@@ -33,6 +35,10 @@ LONG_FILES = (
     "fsck/test_file_damage.py",
 )  # fmt: skip
 """Files that take longest. They come first: a worker that begins one last leaves the others with nothing to do."""
+
+
+def pytest_xdist_auto_num_workers():
+    return cores()
 
 
 def pytest_collection_modifyitems(items):
