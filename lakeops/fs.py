@@ -8,13 +8,13 @@ is in the lake of that connection, and without a connection's name in the lake o
 from __future__ import annotations
 
 import copyreg
+import os
 import shutil
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import partial
 from glob import has_magic
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar
 
@@ -38,7 +38,7 @@ from lakeops.model.errors import (
 from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES, connection_in
 from lakeops.model.records import CommonPrefix, Entry, is_marker
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.files import appearing
+from lakeops.ops.files import appearing, is_clone_state
 from lakeops.ops.local.index import check_names
 from lakeops.staged_file import CompressedFile, StagedFile
 from lakeops.store.recorded import ObjectFile, SmallObject
@@ -278,7 +278,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def get_file(
         self,
         rpath: str,
-        lpath: str | PathLike[str] | BinaryIO | None = None,
+        lpath: str | os.PathLike[str] | BinaryIO | None = None,
         callback: Any = DEFAULT_CALLBACK,
         outfile: BinaryIO | None = None,
         found: list[tuple[str, Any]] | None = None,
@@ -288,11 +288,13 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
         With ``found`` source and target are appended to it, and nothing is downloaded.
         """
+        if isinstance(lpath, str | os.PathLike) and is_clone_state(os.fspath(lpath)):
+            raise InvalidPath(f"nothing was written: clones keep their own files at {excerpt(os.fspath(lpath))}")
         if found is not None:
             found.append((rpath, lpath))
             return
         options["verify"] = True
-        if outfile is not None or not isinstance(lpath, str | PathLike) or self.isdir(rpath):
+        if outfile is not None or not isinstance(lpath, str | os.PathLike) or self.isdir(rpath):
             super().get_file(rpath, lpath, callback, outfile, **options)
             return
         target = Path(lpath)
@@ -384,7 +386,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def expand_path(self, path: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> list[str]:
         """Find the paths that match names and patterns. A name that exists is no pattern, whatever it contains."""
-        names = [self._strip_protocol(one) for one in ([path] if isinstance(path, str | PathLike) else path)]
+        names = [self._strip_protocol(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
         literal = [name for name in names if has_magic(name) and self.exists(name)]
         found = {*literal}
         for name in literal if recursive else ():

@@ -22,7 +22,7 @@ from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, IdempotentReques
 from lakeops.model.sanitising import excerpt
 from lakeops.ops import inventory as inventories
 from lakeops.ops.context import Context, check_name
-from lakeops.ops.files import is_clone_state
+from lakeops.ops.files import clone_state_among
 from lakeops.ops.overlap import check_source_apart
 from lakeops.ops.publish import CommitPlan, CommitResult, in_turn, publish, read_first, require_clean, snapshot
 from lakeops.ops.read import joined
@@ -94,8 +94,7 @@ def _check_claims(keys: pa.Array, source: str) -> None:
 
 def _clone_state(keys: pa.Array, source: str, *, skip_special: bool) -> pa.Array:
     """The keys of a clone's own files. Raises ``InvalidPath`` unless they are left out."""
-    suspects = keys.filter(pc.match_substring_regex(keys, r"(?i)lakeop|[^\x00-\x7f]")).to_pylist()
-    found = [key for key in suspects if is_clone_state(key)]
+    found = clone_state_among(keys)
     if found and not skip_special:
         raise InvalidPath(
             f"{excerpt(source)} holds the own files of a clone, such as {excerpt(found[0])}; remove them, or leave "
