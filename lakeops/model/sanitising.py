@@ -56,12 +56,3 @@ def excerpt(text: object) -> str:
     while len(repr(shown)) > _SHOWN + 20:  # an escaped character takes up to ten
         shown = shown[: len(shown) * 3 // 4]
     return repr(text) if shown == text else f"{shown!r}... ({len(text)} characters)"
-
-
-def is_text(name: str) -> bool:
-    """Whether a name is text that UTF-8 can spell, as one with a lone surrogate is not."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

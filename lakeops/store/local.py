@@ -32,7 +32,8 @@ from lakeops.model.errors import (
     StoreUnavailable,
     Transient,
 )
-from lakeops.model.sanitising import excerpt, is_text
+from lakeops.model.names import is_text
+from lakeops.model.sanitising import excerpt
 from lakeops.store.base import (
     Capabilities,
     DeleteFailure,

@@ -15,8 +15,9 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, InvalidPath, MergeConflict
 from lakeops.model.formatting import human_size
 from lakeops.model.ids import algorithm_of
+from lakeops.model.names import is_text
 from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry, is_marker
-from lakeops.model.sanitising import excerpt, is_text
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.files import PLACE, is_clone_state, reading, translated, walk
 from lakeops.ops.local.index import (
