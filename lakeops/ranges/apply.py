@@ -142,7 +142,7 @@ class MetarangeBuilder:
         Each of them ends with a cut, but for a last one that nothing follows.
         """
         while start < stop and self.chunker.open:
-            self._cut_anew(ranges.row(start))
+            self.cut_anew(ranges.row(start))
             start += 1
         self._parts.append((ranges, start, stop))
 
@@ -150,7 +150,7 @@ class MetarangeBuilder:
         """Ranges that a task wrote follow."""
         done = 0
         while done < len(rows) and self.chunker.open:
-            self._cut_anew(rows[done])
+            self.cut_anew(rows[done])
             done += 1
         self._parts.append((None, len(self._new), len(self._new) + len(rows) - done))
         self._new += rows[done:]
@@ -166,8 +166,8 @@ class MetarangeBuilder:
         new = Metarange.from_rows(self._new)
         return joined((new if ranges is None else ranges, start, stop) for ranges, start, stop in self._parts)
 
-    def _cut_anew(self, row: RangeRow) -> None:
-        """A whole range follows while another is open: its rows are cut anew."""
+    def cut_anew(self, row: RangeRow) -> None:
+        """A whole range follows whose rows are cut anew: another is open before it, or it did not end with a cut."""
         self.writer.known[row.id] = row
         self._write(self.chunker.add(fetch_range(self.writer.store, row).read()))
 

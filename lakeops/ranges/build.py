@@ -65,7 +65,9 @@ def build(
     *,
     engine: Engine | None = None,
     known: Iterable[RangeRow] = (),
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] = lambda _: None,
+    on_ranges: Callable[[list[RangeRow]], None] = lambda _: None,
+    elsewhere: Callable[[Engine, list[RangeRow]], Metarange | None] = lambda *_: None,
 ) -> Metarange:
     """The metarange of these entries, its ranges written (the metarange itself is not).
 
@@ -79,6 +81,9 @@ def build(
         known: ranges to refer to where the outcome equals them, instead of writing them again. The commits that they
             come from must be checked live when this is published.
         on_progress: called with the number of entries that are in written ranges so far.
+        on_ranges: called with the first ranges, each of which ends with a cut, whenever there are a quarter more.
+        elsewhere: given the engine, when it is chosen and is no threads, and all ranges so far. May make the rest
+            itself, instead of having it built from the tables.
     """
     check_split(split)
     engine = engine or LocalEngine()
@@ -86,24 +91,31 @@ def build(
     closed = chunks(tables, split)
     numbers = count()
     built: dict[int, tuple[RangeRow, ...]] = {}
-    ranges = entries = size_bytes = 0
+    rows: list[RangeRow] = []
+    entries = size_bytes = following = told = 0
     for first in closed:
-        size = max(_FIRST, ranges)
+        size = max(_FIRST, len(rows))
         place = engine.for_work(size * RANGE_SECONDS)
+        if not place.in_process and (rest := elsewhere(place, rows)) is not None:
+            rows += rest.rows(0, len(rest))
+            break
         tasks = _tasks(
             chain([first], islice(closed, size - 1)), place.group(size, at_once=True), numbers, attempt, standing
         )
         for result in first_of_each(place.run(build_ranges, tasks, store)):
             built[result.index] = result.rows
-            ranges += len(result.rows)
             entries += sum(row.count for row in result.rows)
             before, size_bytes = size_bytes, size_bytes + sum(row.file_bytes for row in result.rows)
             release_memory(before, size_bytes)
-            if on_progress:
-                on_progress(entries)
-    if on_progress:
-        on_progress(entries)
-    return Metarange.from_rows(row for index in sorted(built) for row in built[index])
+            while following in built:
+                rows += built.pop(following)
+                following += 1
+            on_progress(entries)
+            if len(rows) > max(_FIRST, told * 5 // 4):
+                told = len(rows)
+                on_ranges(rows[:-1])  # the last one may have ended for want of more
+    on_progress(entries)
+    return Metarange.from_rows(rows)
 
 
 def build_ranges(task: BuildTask, store: ObjectStore) -> Built:
