@@ -105,7 +105,7 @@ class Sqlite(Dialect):
         return self._clock.now()
 
     def failure_of(self, error: BaseException) -> TransactionFailure:
-        """Locked means retry. Anything else (disk full, not a database, read-only file) is a refusal."""
+        """The meaning of an SQLite error: retry for a locked file, refusal for all others (disk full, no database)."""
         code = getattr(error, "sqlite_errorcode", None)
         locked = code is not None and code & 0xFF in _AGAIN
         return TransactionFailure.RETRY if locked else TransactionFailure.REFUSED

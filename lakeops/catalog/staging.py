@@ -154,7 +154,7 @@ class Staging(CatalogPart):
         fingerprint: str = "",
         intent: Intent | None = None,
     ) -> Sealed:
-        """Before a commit: an active token with rows joins the sealed ones, and ``token`` takes its place.
+        """Seal the branch's active token, if it has rows, before a commit. ``token`` takes its place.
 
         Nothing is sealed when the idempotency key stands for a commit already (``KeyReused``: for another fingerprint),
         even if the branch takes no commits any more. ``intent`` is kept with the newest sealed token, in case somebody
@@ -505,7 +505,7 @@ def _count_changes(conn: Connection, state: BranchState, counter: ChangeCounter)
 
 
 def _rows_at(counter: ChangeCounter, rows: Sequence[Staged] | pa.Table) -> dict[str, tuple[Any, ...]]:
-    """The rows of ``put_staged`` at a place: paths to the values of the columns behind the path."""
+    """The rows of ``put_staged`` at a place, by path: the values of the columns behind the path."""
     if isinstance(rows, Sequence):
         columns = [[records.staged_values("", "", row)[column.name] for row in rows] for column in _VALUES]
     else:

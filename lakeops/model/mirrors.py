@@ -378,7 +378,7 @@ class MirrorRef:
 
     @property
     def ref(self) -> RefName:
-        """Kind and name."""
+        """The ref that this is about, as kind and name."""
         return RefName(self.kind, self.name)
 
 

@@ -218,7 +218,7 @@ class _Written:
             if source is None:
                 return None
             self.rows, done = [*earlier, *rows], sum(row.count for row in rows)
-            task = PartTask(0, source, self.folder, self.after, "", skip_special, split, attempt, self.known)
+            task = PartTask(source, self.folder, self.after, "", skip_special, split, attempt, self.known)
             return build_in_parts(engine, ctx.store, task, lambda more: told(done + more))
 
         told(0)

@@ -9,21 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine, LocalEngine, first_of_each
+from lakeops.engine.base import Engine, LocalEngine
 from lakeops.model.arrow import ENTRY_SCHEMA, array, no_metadata, scalar, text
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, InvalidPath, Transient
+from lakeops.model.errors import InvalidInput, InvalidPath
 from lakeops.model.names import MAX_PATH_BYTES, flaw
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Split
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.files import is_clone_state
+from lakeops.ops.files import clone_state_among
 from lakeops.ranges.apply import MetarangeBuilder
-from lakeops.ranges.build import Built, build
+from lakeops.ranges.build import build
 from lakeops.ranges.chunker import Chunker
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.range_file import RangeWriter
@@ -79,8 +79,7 @@ def _check_claims(keys: pa.Array, source: str) -> None:
 
 def _clone_state(keys: pa.Array, source: str, *, skip_special: bool) -> pa.Array:
     """The keys of a clone's own files. Raises ``InvalidPath`` unless they are left out."""
-    suspects = keys.filter(pc.match_substring_regex(keys, r"(?i)lakeop|[^\x00-\x7f]")).to_pylist()
-    found = [key for key in suspects if is_clone_state(key)]
+    found = clone_state_among(keys)
     if found and not skip_special:
         raise InvalidPath(
             f"{excerpt(source)} holds the own files of a clone, such as {excerpt(found[0])}; remove them, or leave "
@@ -104,7 +103,6 @@ def _check_paths(paths: pa.Array, source: str) -> None:
 class PartTask:
     """The part of a source behind the key ``after``, up to ``until``. ``attempt`` and ``known`` are as of ``build``."""
 
-    index: int
     source: ObjectStore
     folder: str
     after: str
@@ -115,47 +113,41 @@ class PartTask:
     known: tuple[RangeRow, ...]
 
 
-def build_part(task: PartTask, store: ObjectStore) -> Built:
+def build_part(task: PartTask, store: ObjectStore) -> list[RangeRow]:
     """List the task's part, check it, and write its ranges. Safe to run any number of times."""
     skip = task.skip_special
     listings = task.source.scan(after=task.after, until=task.until, skip_special=skip)
     tables = entries(listings, task.source.url, task.folder, skip_special=skip)
     with background_writes(store) as writer:
         found = build(writer, tables, task.split, task.attempt + Ids().new(), engine=LocalEngine(1), known=task.known)
-    return Built(task.index, tuple(found.rows(0, len(found))))
+    return [*found.rows(0, len(found))]
 
 
 def build_in_parts(
     engine: Engine, store: ObjectStore, whole: PartTask, on_progress: Callable[[int], None]
 ) -> Metarange | None:
-    """The metarange of a part of a source, listed and written in parts on an engine. None where it has no borders.
+    """The metarange of the rest of a source, listed and written in parts on an engine. None where it has no borders.
 
     Each part is built from nothing, so the ranges at its borders are cut anew.
     """
-    borders = [
-        border for border in whole.source.borders(whole.after, _PARTS) if not whole.until or border < whole.until
-    ]
+    borders = whole.source.borders(whole.after, _PARTS)
     if not borders:
         return None
-    parts = [*pairwise([whole.after, *borders, whole.until])]
 
-    def task(index: int, after: str, until: str) -> PartTask:
+    def task(after: str, until: str) -> PartTask:
         first, last = whole.folder + after, whole.folder + until
         known = (row for row in whole.known if row.last_path > first and (not until or row.first_path <= last))
-        return replace(whole, index=index, after=after, until=until, known=tuple(known))
+        return replace(whole, after=after, until=until, known=tuple(known))
 
-    built, done = dict[int, tuple[RangeRow, ...]](), 0
-    tasks = (task(index, *part) for index, part in enumerate(parts))
-    for result in first_of_each(engine.run(build_part, tasks, store)):
-        built[result.index] = result.rows
-        done += sum(row.count for row in result.rows)
+    built, done = dict[int, list[RangeRow]](), 0
+    for number, rows in engine.run(build_part, starmap(task, pairwise([whole.after, *borders, ""])), store):
+        built[number] = rows
+        done += sum(row.count for row in rows)
         on_progress(done)
-    if len(built) != len(parts):
-        raise Transient(f"the engine ({engine.name}) gave back {len(built)} of {len(parts)} parts; try again")
     building = MetarangeBuilder(Chunker(whole.split), RangeWriter(store, whole.attempt + Ids().new()))
-    *before, last = [rows for _, rows in sorted(built.items()) if rows] or [()]
+    *before, last = [built[number] for number in sorted(built) if built[number]] or [[]]
     for rows in before:
-        building.put(rows[:-1])
+        building.put(tuple(rows[:-1]))
         building.cut_anew(rows[-1])  # it ended for want of more
-    building.put(last)
+    building.put(tuple(last))
     return building.finish()

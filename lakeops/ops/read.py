@@ -380,7 +380,7 @@ class ListingCursor:
         return row, None if base is not None and self._bound is not None and base > self._bound else base
 
     def _pass(self, base: str | None) -> None:
-        """Go behind the next staged row and what it hides."""
+        """Move both cursors behind the next staged row and what it hides."""
         if base == self._rows[self._next].path:
             self._committed.advance()
         self._next += 1

@@ -213,7 +213,6 @@ class VerifyTask:
     ``split`` is None when the repository's makes no sense, so that no cut can be judged.
     """
 
-    index: int
     rows: tuple[RangeRow, ...]
     split: Split | None
     columns: tuple[str, ...]
@@ -232,17 +231,11 @@ class VerifiedRange:
     table: pa.Table | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyResult:
-    """The outcome of a task: one range for each row of the task, and each key that they refer to, once and in order."""
+def verify(task: VerifyTask, store: ObjectStore) -> tuple[list[VerifiedRange], TaskRows]:
+    """Verify the ranges of a task. Returns an answer for each, and each key that they refer to, once and in order.
 
-    index: int
-    ranges: tuple[VerifiedRange, ...]
-    needed: TaskRows
-
-
-def verify(task: VerifyTask, store: ObjectStore) -> VerifyResult:
-    """Verify the ranges of a task. Raises nothing that is a range's own fault."""
+    Raises nothing that is a range's own fault.
+    """
     done, size_bytes, names = [], 0, [no_rows(_ADDRESS)]
     for row in task.rows:
         try:
@@ -272,7 +265,7 @@ def verify(task: VerifyTask, store: ObjectStore) -> VerifyResult:
         size_bytes += row.file_bytes
     needed = pc.unique(in_one(pa.concat_tables(names)["physical_address"]))
     needed = needed.take(pc.sort_indices(needed))
-    return VerifyResult(task.index, tuple(done), TaskRows(pa.table([needed], _ADDRESS)))
+    return done, TaskRows(pa.table([needed], _ADDRESS))
 
 
 def _addresses(table: pa.Table, keys: pa.ChunkedArray, sound: pa.ChunkedArray) -> Iterator[Flaw]:

@@ -178,7 +178,7 @@ def _counted(operation: str) -> Any:  # noqa: ANN401 - it has the wrapped store'
 
 
 class FaultyStore:
-    """Any store, with a script of faults around it."""
+    """A wrapper of any store, with a script of faults."""
 
     def __init__(self, inner: ObjectStore, faults: Faults | None = None) -> None:
         self.inner = inner

@@ -214,7 +214,9 @@ def take(
     own = [name for name in tree.files if name not in taken]
     coming = [change.path for change in sides.there if change.path in wanted]
     check_names([*own, *coming], folds=folds_letters(folder))
-    _check_ways(folder, wanted, taken)
+    for way in {folder / parent for name in coming for parent in folders_of(name)}:
+        if way.is_symlink():
+            raise InvalidPath(f"{excerpt(str(way))} is a symbolic link that leads elsewhere; nothing was written")
     _check_room(folder, sum(change.size_bytes for change in sides.there if change.path in wanted))
     files = {name: known for name, known in index.files.items() if name not in taken}
     files.update((name, known) for name, known in tree.files.items() if known.checksum and name not in taken)
@@ -243,13 +245,6 @@ def take(
             files.update(_download(ctx, folder, {name: wanted[name] for name in coming}, noted, check_unchanged))
     write(folder, replace(index, ref=ref, commit=commit.id, whole=True, files=files))
     return [change for change in sides.here if change.path not in taken], sides.there
-
-
-def _check_ways(folder: Path, wanted: Mapping[str, Entry], taken: set[str]) -> None:
-    """Refuse to write through a link, before anything is written. Raises ``InvalidPath``."""
-    for way in {folder / parent for name in taken if name in wanted for parent in folders_of(name)}:
-        if way.is_symlink():
-            raise InvalidPath(f"{excerpt(str(way))} is a symbolic link that leads elsewhere; nothing was written")
 
 
 def _check_room(folder: Path, needed: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from typing import TypeVar
 
 from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable
@@ -39,7 +39,6 @@ Failure = tuple[str, LakeopsError]
 class CopyTask:
     """Objects to copy from ``source``, as they were listed there. ``known`` owner records there mean nothing."""
 
-    index: int
     source: ObjectStore
     items: tuple[StoredObject, ...]
     known: Known = frozenset()
@@ -49,7 +48,6 @@ class CopyTask:
 class Moved:
     """The result of a task: objects and bytes copied or deleted, how many the source had no longer, and failures."""
 
-    index: int
     objects: int = 0
     size_bytes: int = 0
     vanished: int = 0
@@ -75,7 +73,7 @@ def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
     copied, failures = _do_each(copy, task.items)
     done = [item for item, was_there in copied if was_there]
     size = sum(item.size_bytes for item in done)
-    return Moved(task.index, len(done), size, len(copied) - len(done), tuple(failures))
+    return Moved(len(done), size, len(copied) - len(done), tuple(failures))
 
 
 def delete_objects(
@@ -86,29 +84,26 @@ def delete_objects(
     Raises ``PreconditionFailed`` (``not_the_owner``).
     """
     remaining = iter(keys)
-    for index in count():
-        some = tuple(islice(remaining, _BATCH))
-        if not some:
-            return
+    while some := tuple(islice(remaining, _BATCH)):
         asked, failures = _do_each(lambda key: _is_there(source, key), some)
         doomed = [key for key, is_there in asked if not is_there]
         check_nobody_owns(destination, known)
         refused = destination.delete(doomed) if doomed else []
         failures += [(one.key, StoreError(f"could not be deleted: {one.reason}")) for one in refused]
-        yield Moved(index, objects=len(doomed) - len(refused), failures=tuple(failures))
+        yield Moved(len(doomed) - len(refused), failures=tuple(failures))
 
 
 def copy_tasks(source: ObjectStore, items: Iterable[StoredObject], known: Known = frozenset()) -> Iterator[CopyTask]:
     """Objects divided into tasks of a moderate size, in order."""
-    index, held, size = 0, list[StoredObject](), 0
+    held, size = list[StoredObject](), 0
     for item in items:
         if held and (len(held) >= MOST_OBJECTS or size + item.size_bytes > MOST_BYTES):
-            yield CopyTask(index, source, tuple(held), known)
-            index, held, size = index + 1, [], 0
+            yield CopyTask(source, tuple(held), known)
+            held, size = [], 0
         held.append(item)
         size += item.size_bytes
     if held:
-        yield CopyTask(index, source, tuple(held), known)
+        yield CopyTask(source, tuple(held), known)
 
 
 def gives_up(failures: Sequence[Failure]) -> bool:
