@@ -141,7 +141,7 @@ class MetarangeBuilder:
         Each of them ends with a cut, but for a last one that nothing follows.
         """
         while start < stop and self.chunker.open:
-            self._cut_anew(ranges.row(start))
+            self.cut_anew(ranges.row(start))
             start += 1
         self._parts.append((ranges, start, stop))
 
@@ -149,7 +149,7 @@ class MetarangeBuilder:
         """Add ranges that a task wrote."""
         done = 0
         while done < len(rows) and self.chunker.open:
-            self._cut_anew(rows[done])
+            self.cut_anew(rows[done])
             done += 1
         self._parts.append((None, len(self._new), len(self._new) + len(rows) - done))
         self._new += rows[done:]
@@ -165,8 +165,8 @@ class MetarangeBuilder:
         new = Metarange.from_rows(self._new)
         return joined((new if ranges is None else ranges, start, stop) for ranges, start, stop in self._parts)
 
-    def _cut_anew(self, row: RangeRow) -> None:
-        """Cut the rows of a whole range anew, because another range is open before it."""
+    def cut_anew(self, row: RangeRow) -> None:
+        """Cut the rows of a whole range anew: another range is open before it, or it does not end with a cut."""
         self.writer.known[row.id] = row
         self._write(self.chunker.add(fetch_range(self.writer.store, row).read()))
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lakeops.model.clock import Ids
@@ -282,13 +282,15 @@ class CloudStore(BucketStore):
         listing_prefix("", after)
         return self._listing(root, wanted, start)
 
-    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
+    def scan(
+        self, *, under: str = "", after: str = "", until: str = "", skip_special: bool = False, moving: bool = False
+    ) -> Iterator[Listing]:
         """Every object, or every one under a folder, in byte order. See ``ObjectStore.scan``.
 
         Empty objects are looked at: obstore lists what marks a folder as an object that is not there.
         """
         del moving
-        found = self.list(under)
+        found = takewhile(lambda item: not until or item.key <= until, self.list(under, after))
         while page := list(islice(found, _PAGE)):
             special = dict(in_flight(lambda item: (item.key, self._is_marker(item)), page))
             kept = [item for item in page if not special[item.key]]

@@ -216,8 +216,14 @@ def background_writes(store: ObjectStore) -> Iterator[ObjectStore]:
     writer = BackgroundWriter(store)
     with writer.pool:
         yield cast("ObjectStore", writer)
-    for put in writer.puts:
-        put.result()
+    flush(writer)
+
+
+def flush(store: object) -> None:
+    """Wait until all is written that was put in the background. Raises what the first put that failed raised."""
+    if isinstance(store, BackgroundWriter):
+        for put in store.puts:
+            put.result()
 
 
 class BackgroundWriter(WrappedStore):

@@ -48,7 +48,7 @@ from lakeops.store.base import (
     pieces,
 )
 from lakeops.store.layout import quote_path
-from lakeops.store.listing import Found, ParallelListing, in_order
+from lakeops.store.listing import Found, ParallelListing, in_order, is_between
 from lakeops.store.reader import CheckedFile
 
 HIDDEN = b".lakeops"
@@ -561,9 +561,12 @@ class LocalStore(ObjectStore):
             for listing in in_order(partial(scan.folder, folders)) if self.root.is_dir() else ():
                 yield from map(StoredObject, listing.keys, listing.sizes, listing.mtimes)
 
-    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
+    def scan(
+        self, *, under: str = "", after: str = "", until: str = "", skip_special: bool = False, moving: bool = False
+    ) -> Iterator[Listing]:
+        scanning = _LocalScan(self._tree, self.url, skip_special, moving, partial(is_between, after, until))
         with translated(self.url, ""):
-            yield from _LocalScan(self._tree, self.url, skip_special=skip_special, moving=moving).listings(under)
+            yield from scanning.listings(under)
 
     def checksum(self, item: StoredObject) -> str:
         """The SHA-256 of the contents in hex. Reads them all."""

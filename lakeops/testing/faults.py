@@ -223,6 +223,7 @@ class FaultyStore:
     swap = _counted("swap")
     head = _counted("head")
     list = _counted("list")  # counted when it is asked for, as a scan is
+    borders = _counted("borders")
     scan = _counted("scan")
     keeps_versions = _counted("keeps_versions")
     checksum = _counted("checksum")
