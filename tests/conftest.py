@@ -8,6 +8,8 @@ import hypothesis
 import pytest
 from support.budget import examples
 
+from lakeops.machine import cores
+
 pytest_plugins = ["lakeops.testing.fixtures", "services.s3", "services.cloud"]
 
 # CI judges a change, so it tries the same examples each time; everywhere else new ones are tried. How long an example
@@ -35,6 +37,10 @@ LONG_FILES = (
 """Files that take longest. They come first: a worker that begins one last leaves the others with nothing to do."""
 
 
+def pytest_xdist_auto_num_workers():
+    return cores()
+
+
 def pytest_collection_modifyitems(items):
     ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
@@ -57,6 +63,14 @@ def quick_catalogs():
     from support.quick_catalogs import no_waits_for_the_disk, schema_made_once, statements_compiled_once
 
     with schema_made_once(), statements_compiled_once(), no_waits_for_the_disk():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen_objects_are_not_counted():
+    """Tasks of Airflow ask whether any are there. Python counts each, in 0.1 s with all tests loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "get_freeze_count", lambda: 1)
         yield
 
 
