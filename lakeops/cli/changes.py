@@ -101,7 +101,8 @@ def diff(
     if right is not None:
         # Releases are often named newest first. The older one has changed nothing since.
         if not (two_way or counts.types) and any(repository.compare(new, old, prefix=prefix)):
-            session.note(f"They differ, but only {old} changed since both parted: lakeops diff {right} {left}")
+            turned = " ".join(str(LakeUri(left.repository, ref)) for ref in (new, old))
+            session.note(f"They differ, but only {old} changed since both parted: lakeops diff {turned}")
         session.note_left_out([ref for ref in dict.fromkeys((old, new)) if repository.ref(ref).is_dirty])
 
 

@@ -28,6 +28,7 @@ from lakeops.model.graph import ReadAhead
 from lakeops.model.graph import resolve as resolve_expression
 from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, check_asked, did_you_mean, parse_ref
 from lakeops.model.records import Commit, Entry, Progress, RefRecord, RepositoryRecord, gone, quiet
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.batcher import StageQueue
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore
@@ -342,12 +343,14 @@ def naming_the_ref(ctx: Context, expression: str | RefExpression) -> Iterator[No
     except RefNotFound as error:
         refs, repository = ctx.catalog.refs, ctx.repository_id
         wanted = next((one for one in ("branch", "tag") if error.message.endswith(f"no {one} {expression!r}")), None)
-        if wanted is None and not error.message.startswith("no branch"):  # but a step that leads nowhere
-            raise
         try:
             name = (parse_ref(expression) if isinstance(expression, str) else expression).base
         except InvalidInput:  # a name that none can have
             raise error from None
+        # It may be a step that leads nowhere, or another ref of the same call.
+        said = error.message.partition(";")[0]
+        if wanted is None and not (said.startswith("no branch") and excerpt(name) in said):
+            raise
         listings = {"branch": (refs.branches,), "tag": (refs.tags,)}.get(wanted or "", (refs.branches, refs.tags))
         advice = did_you_mean(name, [one.id for listing in listings for one in listing(repository)])
         with suppress(RefNotFound):

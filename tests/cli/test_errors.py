@@ -301,12 +301,15 @@ def test_a_name_that_is_like_no_other_is_not_guessed(run, flights):
         ["diff", "lakefs://flights/main", "lakefs://flights/REF"],
         ["fs", "cat", "lakefs://flights/REF/x"],
         ["tag", "create", "lakefs://flights/v3", "lakefs://flights/REF"],
+        ["cherry-pick", "lakefs://flights/REF", "lakefs://flights/dev"],
+        ["branch", "revert", "lakefs://flights/dev", "REF"],
     ],
 )
 def test_a_misspelt_ref_is_guessed_in_expressions(run, flights, words, ref, name, meant):
     error = run.error(*(word.replace("REF", ref.format(name)) for word in words))
     assert error["kind"] == "ref_not_found"
     assert error["message"].endswith(f"; did you mean {meant!r}?")
+    assert error["message"].count("did you mean") == 1
 
 
 @pytest.mark.parametrize(
