@@ -79,7 +79,7 @@ test-clients: setup ## rclone, s3cmd, aws-cli 1 and 2, s3fs and others on a bran
 test-engines: setup ## Delta and Iceberg tables on Spark drivers, also in a bucket of radosgw, Spark SQL, DuckDB's httpfs and Trino, through the gateway (from PyPI and Maven, 2.6 GB, when missing; Trino needs Java 24)
 	@set -e; place=$$(mktemp -d); trap '$(BIN)/python tests/services/radosgw.py stop "$$place"' EXIT; \
 	exports=$$($(BIN)/python tests/services/radosgw.py start "$$place"); eval "$$exports"; \
-	$(BIN)/python tests/services/engines.py $(BIN)/python -m pytest -m engines tests/tables/test_delta_on_spark.py tests/tables/test_iceberg_on_spark.py tests/gateway/test_engines.py
+	$(BIN)/python tests/services/engines.py $(BIN)/python -m pytest -m engines tests/tables/test_delta_on_spark.py tests/tables/test_iceberg_on_spark.py tests/tables/test_mirror.py tests/gateway/test_engines.py
 
 types: setup ## whether programs that use lakeops see complete types (pyright from npm, installed when missing)
 	@$(BIN)/python tests/services/verified_types.py

@@ -1,8 +1,7 @@
 """Engines: run one function over many plain tasks, in threads or on Spark.
 
 The function is defined at a module's top level and takes a task and the store of the namespace. Tasks and results are
-frozen plain data. Whatever runs them may run a task twice or let two copies race: results carry the task's index, and
-callers take the first of each.
+frozen plain data. A place may run a task twice or let two copies race. Tasks are numbered, so that each has one result.
 """
 
 from __future__ import annotations
@@ -11,28 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import islice
-from typing import Protocol, TypeVar
+from itertools import count, islice
+from typing import TypeVar
 
 import pyarrow as pa
 
 from lakeops.machine import cores
+from lakeops.model.errors import Transient
 from lakeops.store.base import ObjectStore
 from lakeops.store.in_flight import IN_FLIGHT
 
-
-class Numbered(Protocol):
-    """A result with the number of its task."""
-
-    @property
-    def index(self) -> int:
-        """The number of the task."""
-        ...
-
-
 T = TypeVar("T")
 R = TypeVar("R")
-N = TypeVar("N", bound=Numbered)
 
 
 class Engine(ABC):
@@ -46,12 +35,28 @@ class Engine(ABC):
     name: str
     in_process: bool
 
-    @abstractmethod
-    def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
-        """The result of each task, in any order, possibly more than once. The first error ends the run and is raised.
+    def run(
+        self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore
+    ) -> Iterator[tuple[int, R]]:
+        """Run each task. Gives its number, from 0, and its result, each task once and in any order.
 
-        Tasks are taken from the iterable as there is room, so a long stream of them is never held at once.
+        Tasks are taken from the iterable as there is room, so a long stream of them is never held at once. The first
+        error ends the run and is raised. Raises ``Transient`` when a task has no result.
         """
+        source, numbers, done = iter(tasks), count(), set[int]()
+        for number, result in self.perform(work, zip(source, numbers, strict=False), store):
+            if number not in done:
+                done.add(number)
+                yield number, result
+        given = next(numbers) + len(list(source))
+        if len(done) != given:
+            raise Transient(f"the engine ({self.name}) gave back {len(done)} of {given} results; try again")
+
+    @abstractmethod
+    def perform(
+        self, work: Callable[[T, ObjectStore], R], tasks: Iterator[tuple[T, int]], store: ObjectStore
+    ) -> Iterator[tuple[int, R]]:
+        """The number and the result of each task, in any order, possibly more than once. See ``run``."""
 
     @abstractmethod
     def group(self, items: int, *, at_once: bool = False) -> int:
@@ -68,15 +73,6 @@ class Engine(ABC):
 
     def close(self) -> None:  # noqa: B027 - for engines that hold something
         """Give back what the engine holds between runs."""
-
-
-def first_of_each(results: Iterable[N]) -> Iterator[N]:
-    """The first result of each task."""
-    seen: set[int] = set()
-    for result in results:
-        if result.index not in seen:
-            seen.add(result.index)
-            yield result
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +122,21 @@ class LocalEngine(Engine):
     def __init__(self, threads: int | None = None) -> None:
         self.threads: int = threads or cores()
 
-    def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
+    def perform(
+        self, work: Callable[[T, ObjectStore], R], tasks: Iterator[tuple[T, int]], store: ObjectStore
+    ) -> Iterator[tuple[int, R]]:
         """The result of each task, as they finish. See ``Engine.run``."""
-        source = iter(tasks)
         threads = max(self.threads, IN_FLIGHT) if store.remote else self.threads  # far tasks wait for answers
         with ThreadPoolExecutor(threads, thread_name_prefix="engine") as pool:
-            running: set[Future[R]] = set()
+            running: dict[Future[R], int] = {}
             try:
                 while True:
-                    for task in islice(source, threads + 1 - len(running)):
-                        running.add(pool.submit(work, task, store))
+                    for task, number in islice(tasks, threads + 1 - len(running)):
+                        running[pool.submit(work, task, store)] = number
                     if not running:
                         return
-                    finished, running = wait(running, return_when=FIRST_COMPLETED)
-                    for future in finished:
-                        yield future.result()
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        yield running.pop(future), future.result()
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 

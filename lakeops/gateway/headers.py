@@ -31,8 +31,8 @@ class Header:
 
 def _refused(answer: str, *names: str, harmless: Sequence[str] = ()) -> Header:
     status, code = answer.split()
-    said = " and ".join(f"`{value or 'empty'}`" for value in harmless)
-    taken = f"{said} changes nothing; other values: " if said else ""
+    said = " or ".join(f"`{value}`" if value else "no value" for value in harmless)
+    taken = f"with {said}: ignored; with another value: " if said else ""
     return Header(names, f"{taken}refused, {status} `{code}`", frozenset(harmless), int(status), code)
 
 

@@ -141,7 +141,7 @@ class IcebergRest:
         self._write = write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request to the Iceberg REST catalog."""
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         try:
             response = await run_in_threadpool(self._admit, scope, headers)
@@ -356,8 +356,8 @@ class IcebergRest:
             if {here[0], there[0]} != {"s3:"} or not here[3].startswith(f"{there[3]}/"):
                 raise InvalidInput(
                     f"the table's metadata names files below {excerpt(table.metadata.location)}, and engines cannot be "
-                    "led from there to this mirror: read the table at its source, or make the mirror in a bucket under "
-                    "the source's prefix"
+                    "led from there to this mirror: read the table at its source, or by pyiceberg without a server, or "
+                    "make the mirror in a bucket under the source's prefix"
                 )
             config[f"s3.access-points.{there[2]}"] = here[2]
         answer: dict[str, Any] = {} if staged else {"metadata-location": table.location}

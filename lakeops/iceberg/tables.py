@@ -342,7 +342,7 @@ class RefTables:
         last = base.location if base else ""
         name = file_after(last)
         change = table_change(self.io, self._folder(commit.identifier), before, after, name, last)
-        return LoadedTable(f"{after.location}/{name}", after), change
+        return LoadedTable(self.io.files.address(f"{after.location}/{name}"), after), change
 
 
 def _supported(version: object) -> int:

@@ -18,7 +18,7 @@ from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Entry
 from lakeops.ops.context import Context, begin_staging
-from lakeops.ops.files import check_new_path
+from lakeops.ops.files import check_new_path, clone_state_among
 from lakeops.ops.publish import when_moved
 from lakeops.ops.put import require_absent, require_seen
 from lakeops.ops.read import as_table, entries, find, require_folder, stat
@@ -95,6 +95,8 @@ def _copy_or_move(
         ctx.progress("linking objects", 0, found.num_rows)
         paths = found.column("path")
         there = pc.binary_join_element_wise(new, pc.utf8_slice_codeunits(paths, len(old)), "")
+        for path in clone_state_among(there):
+            check_new_path(path)
         rows = normalised(ctx, found.set_column(found.schema.get_field_index("path"), "path", there))
         if moves:
             gone = paths.filter(pc.invert(pc.is_in(paths, value_set=there)))

@@ -15,6 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError
 from lakeops.model.names import check_path
@@ -23,7 +26,11 @@ from lakeops.model.sanitising import excerpt
 PLACE = ".lakeops-local"
 """The folder in which a clone keeps its own files."""
 
-_PLACE = re.compile(rf"{re.escape(PLACE)}[. ]*(:.*)?|lakeop~[0-9]+", re.DOTALL)
+_PLACE = re.compile(rf"({re.escape(PLACE)}|lakeop~[0-9]+)[. ]*(:.*)?", re.DOTALL)
+_IGNORED = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\ufe00-\ufe0f\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
+"""Characters beside those of category Cf that disks ignore which fold letters."""
 
 
 def is_clone_state(path: str) -> bool:
@@ -36,8 +43,14 @@ def is_clone_state(path: str) -> bool:
     if path.isascii() and "lakeop" not in path.lower():
         return False
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())
-    shown = "".join(letter for letter in folded if unicodedata.category(letter) != "Cf")
+    shown = "".join(letter for letter in _IGNORED.sub("", folded) if unicodedata.category(letter) != "Cf")
     return any(_PLACE.fullmatch(part) for part in re.split(r"[/\\]", shown))
+
+
+def clone_state_among(paths: pa.Array | pa.ChunkedArray) -> list[str]:
+    """Find the paths of clones' own files."""
+    suspects = paths.filter(pc.match_substring_regex(paths, r"(?i)lakeop|[^\x00-\x7f]")).to_pylist()
+    return [path for path in suspects if is_clone_state(path)]
 
 
 def check_new_path(path: str) -> str:

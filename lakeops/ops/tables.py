@@ -16,7 +16,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from lakeops.catalog.records import Staged
-from lakeops.model.errors import Corrupted, InvalidInput, NotAMirror
+from lakeops.model.errors import Corrupted, InvalidInput
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging
@@ -28,7 +28,7 @@ from lakeops.store.in_flight import in_flight
 from lakeops.store.reader import read_small
 
 _LOCATION = re.compile(layout.TABLES + r"[0-9a-v]{20}")
-_ANYWHERE = re.compile(f"[a-z0-9]+://.+/({_LOCATION.pattern}/.+)")
+_ANYWHERE = re.compile(f"([a-z0-9]+://.+)/{_LOCATION.pattern}(/.+)?")
 _TOGETHER = 50
 
 
@@ -53,7 +53,7 @@ class TableFiles:
     """Files of the tables that engines write to one repository, by their URLs.
 
     A file that is asked for elsewhere than below a table's location is refused with ``InvalidInput``. Metadata at a
-    mirror names the source's addresses, and the files have the same keys here. So reads look at keys alone.
+    mirror names the source's addresses, also once the mirror took over. The files have the same keys here.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -66,7 +66,7 @@ class TableFiles:
     def key(self, url: str) -> str:
         """The key of a table's location, or of a file below one. Raises ``InvalidInput`` for any other place."""
         plain = f"file://{url[len('file:') :]}" if url.startswith("file:/") and not url.startswith("file://") else url
-        key = layout.relative(self._ctx.repository.storage_namespace, plain)
+        key = layout.relative(self.source_of(url) or self._ctx.repository.storage_namespace, plain)
         parts = key.split("/")
         if not _LOCATION.fullmatch("/".join(parts[:3])) or not {"", ".", ".."}.isdisjoint(parts):
             raise InvalidInput(
@@ -75,16 +75,26 @@ class TableFiles:
             )
         return key
 
+    def source_of(self, url: str) -> str | None:
+        """The storage namespace that an address at a mirror names in place of the mirror's own, if it does."""
+        own = url.startswith(f"{self._ctx.repository.storage_namespace}/")
+        found = None if own or not self._is_mirror else _ANYWHERE.fullmatch(url)
+        return found and found[1]
+
+    def address(self, url: str) -> str:
+        """The physical address of a file here. Raises ``InvalidInput`` for another place."""
+        return layout.absolute(self._ctx.repository.storage_namespace, self.key(url))
+
     def read(self, url: str, at_most: int) -> bytes:
         """The contents of a metadata file. Raises ``InvalidInput``, ``ObjectNotFound``."""
         try:
-            return read_small(self._ctx.readable, self._here(url), at_most)
+            return read_small(self._ctx.readable, self.key(url), at_most)
         except Corrupted:
             raise InvalidInput(f"{excerpt(url)} has more than {at_most:,} bytes; expire snapshots") from None
 
     def open(self, url: str) -> BinaryIO:
         """A file, open for reading. Raises ``ObjectNotFound``."""
-        return self._ctx.readable.open(self._here(url))
+        return self._ctx.readable.open(self.key(url))
 
     def write(self, url: str, data: bytes | BinaryIO) -> None:
         """Write a file."""
@@ -92,20 +102,11 @@ class TableFiles:
 
     def size(self, url: str) -> int:
         """The size of a file in bytes. Raises ``ObjectNotFound``."""
-        return self._ctx.readable.head(self._here(url)).size_bytes
+        return self._ctx.readable.head(self.key(url)).size_bytes
 
     @cached_property
     def _is_mirror(self) -> bool:
-        try:
-            self._ctx.catalog.mirrors.get(self._ctx.repository_id)
-        except NotAMirror:
-            return False
-        return True
-
-    def _here(self, url: str) -> str:
-        root = self._ctx.repository.storage_namespace
-        found = None if url.startswith(root) or not self._is_mirror else _ANYWHERE.fullmatch(url)
-        return self.key(f"{root}/{found[1]}" if found else url)
+        return self._ctx.catalog.mirrors.find(self._ctx.repository_id) is not None
 
 
 def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], Iterable[TableChange]]) -> None:

@@ -19,10 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine, TaskRows, first_of_each, from_ipc
+from lakeops.engine.base import Engine, TaskRows, from_ipc
 from lakeops.model.arrow import STAGED_SCHEMA
 from lakeops.model.clock import Ids
-from lakeops.model.errors import Transient
 from lakeops.model.formatting import human_size
 from lakeops.model.records import Progress, Split, Summary, quiet
 from lakeops.ranges.chunker import Chunker, check_ascending, check_split
@@ -97,7 +96,7 @@ class ApplyPlan:
         """The tasks, with ``group`` touched ranges each, made one by one as the engine asks for them."""
         borders = np.cumsum([0, *self.counts])
         reusable = np.zeros(0, np.int64) if self.reuse is None else self.reuse.without(self.base)
-        for index, start in enumerate(range(0, len(self.touched), group)):
+        for start in range(0, len(self.touched), group):
             stop = min(start + group, len(self.touched))
             rows = TaskRows(self.changes.slice(borders[start], borders[stop] - borders[start]))
             segments, reuse = tuple(self._segments(start, stop)), tuple[RangeRow, ...]()
@@ -108,7 +107,7 @@ class ApplyPlan:
                     high = self.reuse.find(segments[-1].rows[-1].last_path.encode())
                     chosen = chosen[(chosen >= low - 1) & (chosen <= high + 1)]
                 reuse = tuple(self.reuse.at(chosen))
-            yield Task(index, segments, rows, self.split, self.attempt, reuse, self.listing)
+            yield Task(segments, rows, self.split, self.attempt, reuse, self.listing)
 
     def _segments(self, start: int, stop: int) -> Iterator[Segment]:
         """The segments of touched ranges ``[start, stop)``: a wide gap of untouched ranges parts two of them."""
@@ -137,37 +136,37 @@ class MetarangeBuilder:
     _new: list[RangeRow] = field(default_factory=list, init=False)
 
     def keep(self, ranges: Metarange, start: int, stop: int) -> None:
-        """Ranges ``[start, stop)`` of a metarange follow: by reference, once no range is open.
+        """Add ranges ``[start, stop)`` of a metarange: by reference, once no range is open.
 
         Each of them ends with a cut, but for a last one that nothing follows.
         """
         while start < stop and self.chunker.open:
-            self._cut_anew(ranges.row(start))
+            self.cut_anew(ranges.row(start))
             start += 1
         self._parts.append((ranges, start, stop))
 
     def put(self, rows: tuple[RangeRow, ...]) -> None:
-        """Ranges that a task wrote follow."""
+        """Add ranges that a task wrote."""
         done = 0
         while done < len(rows) and self.chunker.open:
-            self._cut_anew(rows[done])
+            self.cut_anew(rows[done])
             done += 1
         self._parts.append((None, len(self._new), len(self._new) + len(rows) - done))
         self._new += rows[done:]
 
     def open(self, remainder: pa.Table) -> None:
-        """Rows follow whose range is open."""
+        """Add rows whose range stays open."""
         self._write(self.chunker.add(remainder))
 
     def finish(self) -> Metarange:
-        """The metarange. Nothing follows, so what is open is the last range."""
+        """The metarange. The range that is open becomes the last one."""
         if self.chunker.open:
             self._write([self.chunker.rest()])
         new = Metarange.from_rows(self._new)
         return joined((new if ranges is None else ranges, start, stop) for ranges, start, stop in self._parts)
 
-    def _cut_anew(self, row: RangeRow) -> None:
-        """A whole range follows while another is open: its rows are cut anew."""
+    def cut_anew(self, row: RangeRow) -> None:
+        """Cut the rows of a whole range anew: another range is open before it, or it does not end with a cut."""
         self.writer.known[row.id] = row
         self._write(self.chunker.add(fetch_range(self.writer.store, row).read()))
 
@@ -221,12 +220,10 @@ def apply(
     progress(label, 0, touched)
     engine = engine.for_work(touched * RANGE_SECONDS)
     group, found, done = engine.group(touched, at_once=True), dict[int, TaskResult](), 0
-    for result in first_of_each(engine.run(run_task, planned.tasks(group), reader.store)):
-        found[result.index] = result
-        done += min(group, touched - result.index * group)
+    for number, result in engine.run(run_task, planned.tasks(group), reader.store):
+        found[number] = result
+        done += min(group, touched - number * group)
         progress(label, done, touched)
-    if done != touched:
-        raise Transient(f"the engine ({engine.name}) gave back work for {done} of {touched} ranges; try again")
     building = MetarangeBuilder(Chunker(split), RangeWriter(reader.store, attempt + Ids().new()))
     summary, stop = Summary(), 0
     before: list[pa.Table] = []

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import chain, islice
 
 import pyarrow as pa
 
-from lakeops.engine.base import Engine, LocalEngine, TaskRows, first_of_each
+from lakeops.engine.base import Engine, LocalEngine, TaskRows
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
@@ -39,22 +39,13 @@ _Span = tuple[str, str, int]
 class BuildTask:
     """Consecutive ranges to write: the rows of all, with or without digests, and how many of them each range has.
 
-    ``index``, ``attempt`` and ``known`` are as of ``rewrite.Task``.
+    ``attempt`` is as of ``rewrite.Task``, and ``known`` as its ``reuse``.
     """
 
-    index: int
     rows: TaskRows
     counts: tuple[int, ...]
     attempt: str
     known: tuple[RangeRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """The outcome of a task: the metarange rows of its ranges."""
-
-    index: int
-    rows: tuple[RangeRow, ...]
 
 
 def build(
@@ -65,7 +56,9 @@ def build(
     *,
     engine: Engine | None = None,
     known: Iterable[RangeRow] = (),
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] = lambda _: None,
+    on_ranges: Callable[[list[RangeRow]], None] = lambda _: None,
+    elsewhere: Callable[[Engine, list[RangeRow]], Metarange | None] = lambda *_: None,
 ) -> Metarange:
     """The metarange of these entries, its ranges written (the metarange itself is not).
 
@@ -79,35 +72,43 @@ def build(
         known: ranges to refer to where the outcome equals them, instead of writing them again. The commits that they
             come from must be checked live when this is published.
         on_progress: called with the number of entries that are in written ranges so far.
+        on_ranges: called with the first ranges, each of which ends with a cut, whenever there are a quarter more.
+        elsewhere: given the engine, when it is chosen and is no threads, and all ranges so far. May make the rest
+            itself, instead of having it built from the tables.
     """
     check_split(split)
     engine = engine or LocalEngine()
     standing = {(row.first_path, row.last_path, row.count): row for row in known}
     closed = chunks(tables, split)
-    numbers = count()
-    built: dict[int, tuple[RangeRow, ...]] = {}
-    ranges = entries = size_bytes = 0
+    built: list[RangeRow] = []
+    entries = size_bytes = told = 0
     for first in closed:
-        size = max(_FIRST, ranges)
+        size = max(_FIRST, len(built))
         place = engine.for_work(size * RANGE_SECONDS)
-        tasks = _tasks(
-            chain([first], islice(closed, size - 1)), place.group(size, at_once=True), numbers, attempt, standing
-        )
-        for result in first_of_each(place.run(build_ranges, tasks, store)):
-            built[result.index] = result.rows
-            ranges += len(result.rows)
-            entries += sum(row.count for row in result.rows)
-            before, size_bytes = size_bytes, size_bytes + sum(row.file_bytes for row in result.rows)
+        if not place.in_process and (rest := elsewhere(place, built)) is not None:
+            built += rest.rows(0, len(rest))
+            break
+        tasks = _tasks(chain([first], islice(closed, size - 1)), place.group(size, at_once=True), attempt, standing)
+        found: dict[int, list[RangeRow]] = {}
+        following = 0
+        for number, rows in place.run(build_ranges, tasks, store):
+            found[number] = rows
+            entries += sum(row.count for row in rows)
+            before, size_bytes = size_bytes, size_bytes + sum(row.file_bytes for row in rows)
             release_memory(before, size_bytes)
-            if on_progress:
-                on_progress(entries)
-    if on_progress:
-        on_progress(entries)
-    return Metarange.from_rows(row for index in sorted(built) for row in built[index])
+            while following in found:
+                built += found.pop(following)
+                following += 1
+            on_progress(entries)
+            if len(built) > max(_FIRST, told * 5 // 4):
+                told = len(built)
+                on_ranges(built[:-1])  # the last one may have ended for want of more
+    on_progress(entries)
+    return Metarange.from_rows(built)
 
 
-def build_ranges(task: BuildTask, store: ObjectStore) -> Built:
-    """Write the task's ranges. Safe to run any number of times, as ``run_task`` is."""
+def build_ranges(task: BuildTask, store: ObjectStore) -> list[RangeRow]:
+    """Write the task's ranges. Returns their rows. Safe to run any number of times, as ``run_task`` is."""
     writer = RangeWriter(store, task.attempt + Ids().new(), task.known)
     table = with_digests(task.rows.table)
     rows: list[RangeRow] = []
@@ -115,11 +116,11 @@ def build_ranges(task: BuildTask, store: ObjectStore) -> Built:
     for size in task.counts:
         rows.append(writer.write(table.slice(start, size)))
         start += size
-    return Built(task.index, tuple(rows))
+    return rows
 
 
 def _tasks(
-    closed: Iterator[pa.Table], group: int, numbers: Iterator[int], attempt: str, standing: dict[_Span, RangeRow]
+    closed: Iterator[pa.Table], group: int, attempt: str, standing: dict[_Span, RangeRow]
 ) -> Iterator[BuildTask]:
     while some := list(islice(closed, group)):
         known = []
@@ -130,7 +131,7 @@ def _tasks(
             if span in standing:
                 known.append(standing[span])
         counts = tuple(rows.num_rows for rows in some)
-        yield BuildTask(next(numbers), TaskRows(pa.concat_tables(some)), counts, attempt, tuple(known))
+        yield BuildTask(TaskRows(pa.concat_tables(some)), counts, attempt, tuple(known))
 
 
 def replace_prefix(

@@ -60,12 +60,11 @@ class Segment:
 class Task:
     """Ranges to rewrite: segments, ascending, and the ``STAGED_SCHEMA`` rows of all of them, in order.
 
-    A task that ran twice has two results with one ``index``. Each run adds a fresh suffix of its own to ``attempt``.
+    Each run of it adds a fresh suffix of its own to ``attempt``.
     ``reuse`` are ranges of other live commits that may be referred to instead of written again. With ``listing`` the
     result holds the rows that changed.
     """
 
-    index: int
     segments: tuple[Segment, ...]
     changes: TaskRows
     split: Split
@@ -95,7 +94,6 @@ class TaskResult:
     and ``after`` those that were added or replaced others.
     """
 
-    index: int
     runs: tuple[RewrittenRun, ...]
     summary: Summary
     before: TaskRows | None = None
@@ -132,7 +130,7 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     for segment in task.segments:
         runs += _rewrite(segment, changed, Chunker(task.split), writer)
     listed = map(TaskRows, map(pa.concat_tables, (before, after))) if task.listing else ()
-    return TaskResult(task.index, tuple(runs), summary, *listed)
+    return TaskResult(tuple(runs), summary, *listed)
 
 
 def _rewrite(

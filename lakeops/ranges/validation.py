@@ -45,6 +45,27 @@ _ENCODED = "%2[0-9A-Da-d]|%[3-6][0-9A-Fa-f]|%7[0-9A-Ea-e]"
 _NAME = f"(?:[^%./]|{_ENCODED})(?:[^%/]|{_ENCODED})*"
 _PLAIN_URL = rf"^(?:(?:s3|gs|az)://[A-Za-z0-9][A-Za-z0-9_-]{{1,253}}[A-Za-z0-9]/.|file:///(?:{_NAME}/)*{_NAME}$)"
 """URLs that are an object's without a closer look. What they encode is ASCII. Others need not be wrong."""
+_PLAIN = np.array([bool(re.fullmatch(layout.PLAIN, chr(byte))) for byte in range(256)])
+"""For each byte whether it stands for itself in a ``file://`` URL."""
+
+
+def joined(root: str, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """The full URLs of keys below a location."""
+    if root.startswith("file://") and not _need_no_escape(keys):
+        keys = pa.chunked_array([[layout.quote_path(key) for key in keys.to_pylist()]], pa.string())
+    return pc.binary_join_element_wise(text(root), keys, text("/"))
+
+
+def _need_no_escape(keys: pa.ChunkedArray | pa.Array) -> bool:
+    """Whether no key has a byte that is written otherwise in a URL: all bytes of a column are looked up at once."""
+    for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:
+        _, offsets, values = chunk.buffers()
+        if len(chunk) and values is not None:
+            bounds = np.frombuffer(offsets, np.int32)
+            start, end = bounds[chunk.offset], bounds[chunk.offset + len(chunk)]
+            if not _PLAIN[np.frombuffer(values, np.uint8)[start:end]].all():
+                return False
+    return True
 
 
 def check_entries(table: pa.Table) -> None:
@@ -192,7 +213,6 @@ class VerifyTask:
     ``split`` is None when the repository's makes no sense, so that no cut can be judged.
     """
 
-    index: int
     rows: tuple[RangeRow, ...]
     split: Split | None
     columns: tuple[str, ...]
@@ -211,17 +231,11 @@ class VerifiedRange:
     table: pa.Table | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyResult:
-    """The outcome of a task: one range for each row of the task, and each key that they refer to, once and in order."""
+def verify(task: VerifyTask, store: ObjectStore) -> tuple[list[VerifiedRange], TaskRows]:
+    """Verify the ranges of a task. Returns an answer for each, and each key that they refer to, once and in order.
 
-    index: int
-    ranges: tuple[VerifiedRange, ...]
-    needed: TaskRows
-
-
-def verify(task: VerifyTask, store: ObjectStore) -> VerifyResult:
-    """Verify the ranges of a task. Raises nothing that is a range's own fault."""
+    Raises nothing that is a range's own fault.
+    """
     done, size_bytes, names = [], 0, [no_rows(_ADDRESS)]
     for row in task.rows:
         try:
@@ -251,7 +265,7 @@ def verify(task: VerifyTask, store: ObjectStore) -> VerifyResult:
         size_bytes += row.file_bytes
     needed = pc.unique(in_one(pa.concat_tables(names)["physical_address"]))
     needed = needed.take(pc.sort_indices(needed))
-    return VerifyResult(task.index, tuple(done), TaskRows(pa.table([needed], _ADDRESS)))
+    return done, TaskRows(pa.table([needed], _ADDRESS))
 
 
 def _addresses(table: pa.Table, keys: pa.ChunkedArray, sound: pa.ChunkedArray) -> Iterator[Flaw]:

@@ -2,6 +2,7 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
+from itertools import islice
 
 import pytest
 
@@ -9,6 +10,7 @@ from lakeops import machine
 from lakeops.engine.base import LocalEngine
 from lakeops.engine.choose import ChoosingEngine
 from lakeops.engine.spark.engine import SparkEngine
+from lakeops.model.errors import Transient
 
 V1_QUOTA, V1_PERIOD = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
 
@@ -121,8 +123,40 @@ def fail_at_five(task, store):
 
 
 def test_every_task_has_its_result(store):
-    assert sorted(LocalEngine(3).run(double, map(Number, range(50)), store)) == list(range(0, 100, 2))
+    assert sorted(LocalEngine(3).run(double, map(Number, range(50)), store)) == [*enumerate(range(0, 100, 2))]
     assert list(LocalEngine().run(double, [], store)) == []
+
+
+class Unreliable(LocalEngine):
+    """Gives the results of an engine as ``spoil`` makes them."""
+
+    def __init__(self, spoil):
+        super().__init__(2)
+        self.perform = lambda work, tasks, store: spoil(super(Unreliable, self).perform(work, tasks, store))
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda found: [*found] * 2, lambda found: [*found][::-1] * 3], ids=["twice", "any order"]
+)
+def test_a_repeated_result_counts_once(store, spoil):
+    results = list(Unreliable(spoil).run(double, map(Number, range(9)), store))
+    assert sorted(results) == [*enumerate(range(0, 18, 2))]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda found: [*found][1:],
+        lambda found: [*found][:-1],
+        lambda found: [*found][:4] * 3,
+        lambda found: islice(found, 2),
+        lambda found: [],
+    ],
+    ids=["one", "another", "repeated instead", "stopped early", "never began"],
+)
+def test_a_lost_result_is_an_error(store, spoil):
+    with pytest.raises(Transient, match=r"gave back \d of 9 results; try again"):
+        list(Unreliable(spoil).run(double, map(Number, range(9)), store))
 
 
 def test_tasks_are_taken_as_there_is_room(store):
@@ -159,7 +193,7 @@ def test_tasks_run_at_the_same_time(store):
     def meet(task, store):
         return barrier.wait()
 
-    assert sorted(LocalEngine(3).run(meet, map(Number, range(3)), store)) == [0, 1, 2]
+    assert sorted(met for _, met in LocalEngine(3).run(meet, map(Number, range(3)), store)) == [0, 1, 2]
 
 
 def test_groups_keep_all_threads_busy():

@@ -93,10 +93,10 @@ def test_a_task_asks_at_its_start(pair, shown):
     source, destination = stores(pair)
     known = known_at(source)
     item = next(iter(source.list(layout.DATA)))
-    assert copy_objects(CopyTask(0, source, (item,), known), destination).objects == 1
+    assert copy_objects(CopyTask(source, (item,), known), destination).objects == 1
     pair.mirror.promote_writable()
     with raising("not_the_owner"):
-        copy_objects(CopyTask(0, source, (item,), known), destination)
+        copy_objects(CopyTask(source, (item,), known), destination)
     with raising("not_the_owner"):
         list(delete_objects(source, destination, ["data/2026010100/none"], known))
 

@@ -98,10 +98,10 @@ class Cluster(Groups):
     def in_process(self):
         return False
 
-    def run(self, work, tasks, store):
-        for task in tasks:
+    def perform(self, work, tasks, store):
+        for task, number in tasks:
             self.ran += 1
-            yield work(pickle.loads(pickle.dumps(task)), LocalStore(self._namespace, fsync=False))
+            yield number, work(pickle.loads(pickle.dumps(task)), LocalStore(self._namespace, fsync=False))
 
 
 def test_ids_are_the_same_on_any_engine(repo, bases):

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -238,6 +239,8 @@ def test_objects_that_cannot_be_files_are_refused_before_anything_is_written(lak
 SPELLINGS = [
     PLACE, ".LAKEOPS-LOCAL", ".Lakeops-Local.", f"{PLACE} ", f"{PLACE}. .", ".lakeops\u200c-local",
     "\uff0elakeops-local", ".lakeop\u017f-local", f"{PLACE}::$INDEX_ALLOCATION", "LAKEOP~1", f"x\\{PLACE}",
+    "LAKEOP~1.", "lakeop~2::$INDEX_ALLOCATION", ".lakeops\u034f-local", f"{PLACE}\ufe0f", ".\u3164lakeops-local",
+    "\u180b.lakeops-local", ".lakeops-\u115flocal",
 ]  # fmt: skip
 OTHERS = ["lakeops-local", f"{PLACE}-old", "x.lakeops-local", "lakeops", "é"]
 
@@ -276,6 +279,32 @@ def _got(lake, repo, tmp_path, name):
     LakeopsFileSystem(lake=lake).get("repo/main/raw", str(tmp_path / "got"), recursive=True)
 
 
+def _got_one(lake, repo, tmp_path, name):
+    LakeopsFileSystem(lake=lake).get_file(f"repo/main/{_planted(repo, name)}", str(tmp_path / "got" / name / "one"))
+
+
+def _got_by_pattern(lake, repo, tmp_path, name):
+    _planted(repo, name)
+    LakeopsFileSystem(lake=lake).get("repo/main/raw/**", str(tmp_path / "got"))
+
+
+def _got_by_list(lake, repo, tmp_path, name):
+    LakeopsFileSystem(lake=lake).get([f"repo/main/{_planted(repo, name)}"], [str(tmp_path / "got" / name / "one")])
+
+
+def _committed_below(lake, repo, tmp_path, name):
+    """A clone of such a folder would add to it."""
+    path = _planted(repo, name)
+    repo.ref("main").clone(tmp_path / "edited", path.removesuffix("/index.json"))
+    (tmp_path / "edited/added").write_text("{}")
+    lake.local(tmp_path / "edited").commit("more of another clone's files")
+
+
+def _followed(lake, repo, tmp_path, name):
+    (tmp_path / "new" / name / "x").mkdir(parents=True)
+    repo.ref("main").init_clone(tmp_path / "new" / name / "x")
+
+
 def _batched(lake, repo, tmp_path, name):
     with repo.branch("main").batch() as batch:
         batch.put(f"raw/{name}/index.json", b"{}")
@@ -294,6 +323,12 @@ ENTRANCES = {
     "get": _got,
     "commit": _committed,
     "upload": lambda lake, repo, at, name: repo.branch("main").upload(_directory(at, name)),
+    "clone into": lambda lake, repo, at, name: repo.ref("main").clone(at / "new" / name, "raw"),
+    "init": _followed,
+    "get one": _got_one,
+    "get by pattern": _got_by_pattern,
+    "get a list": _got_by_list,
+    "commit below": _committed_below,
     "import": lambda lake, repo, at, name: repo.branch("main").import_objects(
         _directory(at, name).as_uri(), "imported", message="all"
     ),
@@ -303,14 +338,23 @@ ENTRANCES = {
         _directory(at, name) / "notes" / name / "index.json", f"raw/{name}/index.json"
     ),
     "copy": lambda lake, repo, at, name: repo.branch("main").copy("raw/plain", f"raw/{name}/index.json"),
+    "copy a folder": lambda lake, repo, at, name: repo.branch("main").copy("raw", f"new/{name}", recursive=True),
+    "move a folder": lambda lake, repo, at, name: repo.branch("main").rename("raw", f"new/{name}/x", recursive=True),
+    "copy what holds it": lambda lake, repo, at, name: (
+        _planted(repo, name) and repo.branch("main").copy("raw", "copied", recursive=True)
+    ),
     "move": lambda lake, repo, at, name: repo.branch("main").rename("raw/plain", f"raw/{name}"),
     "fsspec": lambda lake, repo, at, name: LakeopsFileSystem(lake=lake).pipe(f"repo/main/raw/{name}/lock", b""),
     "output": _written,
 }
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
-@pytest.mark.parametrize("entrance", ENTRANCES)
+def _crossed(names):
+    """The first name at each entrance, and each name where one is read, written, and found in a listing."""
+    return [*product(ENTRANCES, names[:1]), *product(["clone", "commit", "put", "import"], names[1:])]
+
+
+@pytest.mark.parametrize(("entrance", "name"), _crossed(SPELLINGS))
 def test_a_clone_s_own_files_come_from_no_other_one(lake, repo, tmp_path, name, entrance):
     """Whoever writes them decides which repository the next commit goes to."""
     repo.branch("main").put("raw/plain", b"plain")
@@ -321,8 +365,7 @@ def test_a_clone_s_own_files_come_from_no_other_one(lake, repo, tmp_path, name, 
     assert not [*repo.branch("main").uncommitted()]
 
 
-@pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("entrance", ENTRANCES)
+@pytest.mark.parametrize(("entrance", "name"), _crossed(OTHERS))
 def test_names_that_are_alike_are_files(lake, repo, tmp_path, name, entrance):
     repo.branch("main").put("raw/plain", b"plain")
     repo.branch("main").commit("plain")

@@ -10,6 +10,7 @@ from support.rows import (
     SMALL,
     THOROUGH,
     Groups,
+    Losing,
     applied,
     attempt,
     boundary_paths,
@@ -40,18 +41,11 @@ def done(store, base, changes, engine=None, split=SMALL, **options):
 class Racing(Groups):
     """Runs tasks in another order, each twice, on copies as another process would have them."""
 
-    def run(self, work, tasks, store):
-        for task in reversed(list(tasks)):
+    def perform(self, work, tasks, store):
+        for task, number in reversed(list(tasks)):
             first, second = (work(pickle.loads(pickle.dumps(task)), store) for _ in range(2))
-            yield pickle.loads(pickle.dumps(second))
-            yield first
-
-
-class Losing(Groups):
-    """Loses the result of one task."""
-
-    def run(self, work, tasks, store):
-        yield from (result for result in super().run(work, tasks, store) if result.index != 1)
+            yield number, pickle.loads(pickle.dumps(second))
+            yield number, first
 
 
 def check(store, base, repository, changes, **options):

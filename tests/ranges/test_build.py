@@ -97,8 +97,8 @@ def test_the_engine_is_chosen_anew_as_more_comes(store):
 class Twice(LocalEngine):
     """Runs every task twice, as a speculating cluster may."""
 
-    def run(self, work, tasks, store):
-        return super().run(work, (task for task in tasks for _ in range(2)), store)
+    def perform(self, work, tasks, store):
+        return super().perform(work, (task for task in tasks for _ in range(2)), store)
 
 
 def test_what_runs_twice_is_there_once(store):

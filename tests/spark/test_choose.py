@@ -177,7 +177,7 @@ def test_a_lake_works_with_the_engine_of_its_settings(tmp_path):
 
 def test_work_of_an_unknown_size_stays_here(store):
     engine = ChoosingEngine(lambda: SparkEngine("spark://127.0.0.1:1"), 2)
-    assert list(engine.run(lambda task, _: task + 1, [1], store)) == [2]
+    assert list(engine.run(lambda task, _: task + 1, [1], store)) == [(0, 2)]
     assert engine.group(10) == LocalEngine(2).group(10)
     assert engine.name == "in process"
     engine.close()

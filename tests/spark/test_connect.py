@@ -43,12 +43,12 @@ def test_ids_do_not_depend_on_the_engine(remote, store):
     found = apply(RangeReader(store), base, staged_table(changes), engine=remote, split=SMALL, attempt=attempt())
     assert found.metarange.id == built(store, applied(repository, changes)).id
     assert remote.cores == 2
-    assert len(set(remote.run(process, map(Number, range(8)), store))) <= 3
+    assert len({found for _, found in remote.run(process, map(Number, range(8)), store)}) <= 3
 
 
 def test_big_tasks_go_through_the_store(remote, store):
     size = 300 * 1024
-    assert list(remote.run(length, [Number(1, bytes(size))], store)) == [(1, size)]
+    assert list(remote.run(length, [Number(1, bytes(size))], store)) == [(0, (1, size))]
     assert list(store.list(TASKS)) == []
 
 
@@ -62,7 +62,7 @@ def test_errors_come_back_as_they_were(remote, store):
 def test_the_code_is_sent_along_when_workers_are_elsewhere(server, store, monkeypatch):
     monkeypatch.setattr(session, "is_here", lambda _: False)
     engine = SparkEngine(server)
-    assert list(engine.run(length, [Number(1, b"abc")], store)) == [(1, 3)]
+    assert list(engine.run(length, [Number(1, b"abc")], store)) == [(0, (1, 3))]
     engine.close()
 
 

@@ -31,7 +31,7 @@ def test_a_loaded_spark_and_the_engines_own_context_are_no_session(
     repo: Repository, spark: SparkEngine, store: LocalStore
 ) -> None:
     assert spark.ready
-    assert list(spark.run(double, [Number(2)], store)) == [4]
+    assert list(spark.run(double, [Number(2)], store)) == [(0, 4)]
     assert SparkSession.getActiveSession() is None
     with repo.branch("main").output("t/") as url:
         pd.DataFrame({"n": [1]}).to_parquet(f"{url}/rows.parquet")
@@ -41,7 +41,7 @@ def test_a_loaded_spark_and_the_engines_own_context_are_no_session(
 def test_a_session_writes_its_own_directory(repo: Repository, spark: SparkEngine, store: LocalStore) -> None:
     assert spark.ready
     session = SparkSession.builder.getOrCreate()  # over the engine's context; ends with it
-    assert list(spark.run(double, [Number(2)], store)) == [4]
+    assert list(spark.run(double, [Number(2)], store)) == [(0, 4)]
     assert SparkSession.getActiveSession() is session
     main = repo.branch("main")
     with main.output("t/") as url:

@@ -103,12 +103,12 @@ def test_ids_do_not_depend_on_the_engine(spark, tmp_path_factory, data, size):
 
 
 def test_every_task_has_its_result(spark, store):
-    assert sorted(spark.run(double, map(Number, range(7)), store)) == list(range(0, 14, 2))
+    assert sorted(spark.run(double, map(Number, range(7)), store)) == [*enumerate(range(0, 14, 2))]
     assert list(spark.run(double, [], store)) == []
 
 
 def test_each_task_is_a_partition_of_its_own(spark, store):
-    assert sorted(spark.run(partition, map(Number, range(4)), store)) == [0, 0, 1, 1]
+    assert sorted(found for _, found in spark.run(partition, map(Number, range(4)), store)) == [0, 0, 1, 1]
 
 
 def test_tasks_are_taken_as_there_is_room(spark, store):
@@ -127,7 +127,7 @@ def test_tasks_are_taken_as_there_is_room(spark, store):
 
 
 def test_workers_are_reused(spark, store):
-    assert len(set(spark.run(process, map(Number, range(8)), store))) <= 3
+    assert len({found for _, found in spark.run(process, map(Number, range(8)), store)}) <= 3
 
 
 def test_big_tasks_go_through_the_store_and_leave_nothing(spark, store):
@@ -139,7 +139,7 @@ def test_big_tasks_go_through_the_store_and_leave_nothing(spark, store):
             seen.append(len(list(store.list(TASKS))))
             yield Number(value, bytes(size))
 
-    assert sorted(spark.run(length, tasks(), store)) == [(0, size), (1, size), (2, size)]
+    assert sorted(spark.run(length, tasks(), store)) == [*enumerate([(0, size), (1, size), (2, size)])]
     assert max(seen) > 0
     assert list(store.list(TASKS)) == []
 
@@ -158,7 +158,7 @@ def test_other_errors_come_back_with_the_place_where_they_were(spark, store):
 
 
 def test_what_may_go_away_is_tried_again(spark, store):
-    assert sorted(spark.run(unavailable_at_first, map(Number, range(3)), store)) == [0, 1, 2]
+    assert sorted(spark.run(unavailable_at_first, map(Number, range(3)), store)) == [*enumerate(range(3))]
 
 
 def test_what_does_not_go_away_comes_back_as_it_was(spark, store):
@@ -188,9 +188,9 @@ def test_a_damaged_range_stops_everything(spark, store):
 def test_a_session_of_somebody_else_is_used_and_left_alone(spark, store):
     guest = SparkEngine("spark://127.0.0.1:1")
     assert guest.ready
-    assert list(guest.run(double, [Number(4)], store)) == [8]
+    assert list(guest.run(double, [Number(4)], store)) == [(0, 8)]
     guest.close()
-    assert list(spark.run(double, [Number(4)], store)) == [8]
+    assert list(spark.run(double, [Number(4)], store)) == [(0, 8)]
     assert active() is not None
 
 

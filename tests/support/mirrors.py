@@ -1,6 +1,6 @@
 """Two lakes for the tests of mirrors, a replicator between them, and a reader that trusts nothing it has not opened."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,8 +38,8 @@ def open_lake(home: Path, clock: ManualClock, faults: Faults | None = None) -> L
 class OneByOne(LocalEngine):
     """Tasks one after the other, so that a moment between two of them can be named."""
 
-    def run(self, work: Any, tasks: Iterable[Any], store: ObjectStore) -> Iterator[Any]:
-        return (work(task, store) for task in tasks)
+    def perform(self, work: Any, tasks: Iterator[tuple[Any, int]], store: ObjectStore) -> Iterator[tuple[int, Any]]:
+        return ((number, work(task, store)) for task, number in tasks)
 
 
 @dataclass

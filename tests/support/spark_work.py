@@ -4,11 +4,12 @@ import os
 import resource
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from lakeops.model.errors import Corrupted, LakeopsError, StoreUnavailable
-from lakeops.ops.gc.unreferenced import References, read_references
+from lakeops.ops.gc.unreferenced import Piece, read_references
 from lakeops.ranges.rewrite import Task, TaskResult, run_task
 
 LONGEST = 60.0
@@ -92,7 +93,7 @@ def wait_for(path: Path) -> None:
 def held_rewrite(task: Task, store) -> TaskResult:
     """``run_task``; says that it began, ends its first half, and goes on when it is released."""
     folder = Path(store.root)
-    (folder / f"began-{task.index}-{os.getpid()}").touch()
+    (folder / f"began-{task.segments[0].start}-{os.getpid()}").touch()
     run_task(task, store)
     wait_for(folder / "released")
     return run_task(task, store)
@@ -116,10 +117,19 @@ def killed_at_first(task: Task, store) -> TaskResult:
     """``run_task``; the first try of the first task ends as the kernel ends a process when memory is short."""
     from pyspark import TaskContext
 
-    if task.index == 0 and TaskContext.get().attemptNumber() == 0:
-        (Path(store.root) / "killed").touch()
+    context, mark = TaskContext.get(), Path(store.root) / "killed"
+    if context.partitionId() == 0 and context.attemptNumber() == 0 and not mark.exists():
+        mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return run_task(task, store)
+
+
+def is_first(task: str, store) -> bool:
+    """Whether this is the task that began before all others."""
+    claim = Path(store.root) / "first-task"
+    with suppress(FileExistsError), claim.open("x") as file:
+        file.write(task)
+    return claim.read_text() == task
 
 
 def slow_first_try(task: Task, store) -> TaskResult:
@@ -127,7 +137,7 @@ def slow_first_try(task: Task, store) -> TaskResult:
     from pyspark import TaskContext
 
     done = Path(store.root) / "twin-done"
-    if task.index != 0:
+    if not is_first(str(task.segments[0].start), store):
         return run_task(task, store)
     if TaskContext.get().attemptNumber() == 0:
         wait_for(done)
@@ -137,25 +147,25 @@ def slow_first_try(task: Task, store) -> TaskResult:
     return result
 
 
-def slow_first_reading(task, store, **how) -> References:
+def slow_first_reading(task, store, **how) -> list[Piece]:
     """``read_references``; the first task's first try waits until another try of it is done."""
     from pyspark import TaskContext
 
     found = read_references(task, store, **how)
-    if task.index == 0:
+    if is_first(task[0].file, store):
         done = Path(store.root) / "twin-done"
         wait_for(done) if TaskContext.get().attemptNumber() == 0 else done.touch()
     return found
 
 
-def reading_again(task, store, **how) -> References:
+def reading_again(task, store, **how) -> list[Piece]:
     """``read_references``; each task's first try fails when its work is done."""
     found = read_references(task, store, **how)
-    unavailable_at_first(Number(task.index), store)
+    unavailable_at_first(Number(task[0].file), store)
     return found
 
 
-def reading_for_ever(task, store, **how) -> References:
+def reading_for_ever(task, store, **how) -> list[Piece]:
     """``read_references``, which waits for what does not come."""
     wait_for(Path(store.root) / "never")
     return read_references(task, store, **how)

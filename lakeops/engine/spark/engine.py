@@ -96,14 +96,15 @@ class SparkEngine(Engine):
         tasks = max(_TASKS_PER_CORE * cores, seconds / _LARGEST_TASK_SECONDS)
         return start + (seconds + tasks * _TASK_SECONDS) / cores
 
-    def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
+    def perform(
+        self, work: Callable[[T, ObjectStore], R], tasks: Iterator[tuple[T, int]], store: ObjectStore
+    ) -> Iterator[tuple[int, R]]:
         """The result of each task, as jobs finish. See ``Engine.run``.
 
         Raises ``LakeopsError`` (``unsupported``) where workers lack a package, or do not see the store; ``Transient``
         (``engine_unavailable``) when Spark gave up; and the error of the first task that failed, as it was.
         """
-        source = iter(tasks)
-        first = list(islice(source, 1))
+        first = list(islice(tasks, 1))
         if not first:
             return
         jobs = self._connected()
@@ -113,10 +114,10 @@ class SparkEngine(Engine):
         # A directory that only this machine has would swallow what workers elsewhere write: let them prove they see it.
         everything = not jobs.here and store.url.startswith("file:")
         parking = Parking(store, -1 if everything else PARK_ABOVE)
-        packed_tasks = (parking.pack(task) for task in chain(first, source))
+        packed_tasks = (parking.pack(task, number) for task, number in chain(first, tasks))
         with closing(parking), closing(_run(jobs, performer, packed_tasks, size)) as outcomes:
             for outcome in outcomes:
-                yield outcome.value()
+                yield outcome.number, outcome.value()
 
     def group(self, items: int, *, at_once: bool = False) -> int:  # noqa: ARG002 - as for every engine
         """A few tasks a core. Connects when there is more than one piece of work to divide."""

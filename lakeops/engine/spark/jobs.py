@@ -54,10 +54,11 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class PackedTask(Generic[T]):
-    """A task as it is sent to a worker. Its parked fields are empty."""
+    """A task as it is sent to a worker, and its number. Its parked fields are empty."""
 
     task: T
     parked: tuple[Parked, ...] = ()
+    number: int = 0
 
 
 class Parking:
@@ -69,10 +70,10 @@ class Parking:
         self._prefix = f"{TASKS}{Ids().new()}/"
         self._keys: list[str] = []
 
-    def pack(self, task: T) -> PackedTask[T]:
+    def pack(self, task: T, number: int = 0) -> PackedTask[T]:
         """The task, ready to travel."""
         if not hasattr(task, "__dataclass_fields__"):
-            return PackedTask(task)
+            return PackedTask(task, number=number)
         plain: Any = task
         parked = []
         for field in fields(plain):
@@ -84,7 +85,7 @@ class Parking:
                 self._keys.append(key)
                 self._store.put(key, data)
                 parked.append(Parked(field.name, key, sha256(data).hexdigest(), rows))
-        return PackedTask(replace(plain, **{one.field: b"" for one in parked}), tuple(parked))
+        return PackedTask(replace(plain, **{one.field: b"" for one in parked}), tuple(parked), number)
 
     def close(self) -> None:
         """Remove the parked fields, once no worker needs them. Garbage collection takes what is left."""
@@ -115,10 +116,11 @@ def unpack(packed: PackedTask[T], store: ObjectStore) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[R]):
-    """The outcome of a task: a value, or the error that it ended with."""
+    """The outcome of the task with a number: a value, or the error that it ended with."""
 
     values: tuple[R, ...] = ()
     error: Exception | None = None
+    number: int = 0
 
     def value(self) -> R:
         """The value. Raises the error as it was."""
@@ -146,7 +148,7 @@ class Performer(Generic[T, R]):
 
     def _outcome(self, packed: PackedTask[T]) -> Outcome[R]:
         try:
-            return Outcome((self.work(unpack(packed, self.store), self.store),))
+            return Outcome((self.work(unpack(packed, self.store), self.store),), number=packed.number)
         except Exception as error:
             if isinstance(error, Transient) or not isinstance(error, LakeopsError):  # it may go away
                 from pyspark import TaskContext

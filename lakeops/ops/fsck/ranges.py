@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.audit import CatalogSnapshot
-from lakeops.engine.base import Engine, first_of_each
+from lakeops.engine.base import Engine
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.records import Split
 from lakeops.model.sanitising import excerpt
@@ -49,7 +49,7 @@ class Pointed:
         return f"commit {self.commits[0]}"
 
     def flaw(self) -> str | None:
-        """Why this cannot lead to a metarange. None when it may."""
+        """The reason why this is no pointer to a metarange file. None when it may be one."""
         if not self.meta_range_file:
             if self.meta_range_id != EMPTY_METARANGE_ID:
                 return "the commit holds objects, but names no metarange file"
@@ -80,7 +80,7 @@ class Uses:
         return len(self._numbers)
 
     def add(self, metarange: Metarange, commits: list[str]) -> None:
-        """Take in the ranges of a metarange that these commits have."""
+        """Add the ranges of a metarange that these commits have."""
         table = metarange.table
         self.leaves.update(metarange.leaf_files)
         known = len(self._numbers)
@@ -218,12 +218,11 @@ def check_ranges(
 ) -> Iterator[CheckedRange]:
     """Every range of ``uses``, in any order, each once. ``on_needed`` is called with the keys that they refer to."""
     numbered = uses.rows()
-    waiting: dict[int, list[tuple[int, RangeRow]]] = {}
+    waiting: list[list[tuple[int, RangeRow]]] = []
     spoilt: list[CheckedRange] = []
     size = min(engine.group(len(uses)), uses.ranges_for(_MOST_WITH_COLUMNS if columns else _MOST_IN_A_TASK))
 
     def tasks() -> Iterator[VerifyTask]:
-        index = 0
         while some := list(islice(numbered, size)):
             usable = []
             for number, row in some:
@@ -233,15 +232,15 @@ def check_ranges(
                 else:
                     spoilt.append((number, row, VerifiedRange((flaw,))))
             if usable:
-                waiting[index] = usable
-                yield VerifyTask(index, tuple(row for _, row in usable), split, columns)
-                index += 1
+                waiting.append(usable)
+                yield VerifyTask(tuple(row for _, row in usable), split, columns)
 
-    for result in first_of_each(engine.run(verify, tasks(), store)):
-        on_needed(result.needed.table["physical_address"].combine_chunks())
-        for (number, row), verified in zip(waiting.pop(result.index), result.ranges, strict=False):
+    for task, (ranges, needed) in engine.run(verify, tasks(), store):
+        on_needed(needed.table["physical_address"].combine_chunks())
+        for (number, row), verified in zip(waiting[task], ranges, strict=True):
             open_inside = not verified.closed and uses.inner[number]
             yield number, row, replace(verified, flaws=(*verified.flaws, OPEN)) if open_inside else verified
+        waiting[task].clear()
         yield from spoilt
         spoilt.clear()
     yield from spoilt

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine, TaskRows, first_of_each, from_ipc
+from lakeops.engine.base import Engine, TaskRows, from_ipc
 from lakeops.model.arrow import array, from_numpy, in_one, to_numpy
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound, Transient
@@ -133,31 +133,25 @@ def unreferenced(
                     keep(cutter.cut(pa.table([managed(store.url, some).cast(pa.string())], schema=_REFERENCED)))
                 most = ranges_for(_TOGETHER if engine.in_process else _TOGETHER_ON_SPARK, [ranges])
                 group, total = min(engine.group(ranges.num_rows), most), ranges.num_rows
-                starts = enumerate(range(0, total, group))
                 neighbours = Metarange(ranges.sort_by("first_path"))
-                tasks = (ReadTask(at, tuple(neighbours.rows(i, min(i + group, total)))) for at, i in starts)
-                done, slices = 0, set[int]()
-                for read in first_of_each(engine.run(partial(read_references, cutter=cutter), tasks, store)):
-                    keep(read.pieces)
-                    done += read.ranges
+                tasks = (tuple(neighbours.rows(i, min(i + group, total))) for i in range(0, total, group))
+                done = 0
+                for number, read in engine.run(partial(read_references, cutter=cutter), tasks, store):
+                    keep(read)
+                    done += min(group, total - number * group)
                     on_progress(done, total)
-                if done != total:
-                    raise Transient(f"the engine ({engine.name}) gave back {done} of {total} ranges; try again")
 
                 # The threads that read are gone, and what they had freed would stay with them.
                 pa.default_memory_pool().release_unused()
 
                 def joins() -> Iterator[JoinTask]:
                     for number, rows in listed.slices():
-                        slices.add(number)
-                        yield JoinTask(number, TaskRows(rows), tuple(references[number]))
+                        found.listed += len(rows)
+                        yield JoinTask(TaskRows(rows), tuple(references[number]))
 
                 join = partial(join_slice, prefixes=tuple(prefixes))
-                for joined in first_of_each(engine.run(join, joins(), place)):
-                    slices.discard(joined.index)
-                    found.add(joined)
-                if slices:
-                    raise Transient(f"the engine ({engine.name}) lost a slice of the listing; try again")
+                for number, free in engine.run(join, joins(), place):
+                    found.add(number, free.table)
             finally:
                 cutter.clear()
         yield found
@@ -177,13 +171,12 @@ class Unreferenced:
         """How many listed objects something refers to, or a prefix keeps."""
         return self.listed - self.count
 
-    def add(self, joined: JoinedSlice) -> None:
+    def add(self, number: int, rows: pa.Table) -> None:
         """Keep what was found in a slice."""
-        self._slices.add(joined.index)
-        self.listed += joined.listed
-        self.count += joined.free.table.num_rows
-        with pa.ipc.new_stream(self._folder / f"{joined.index}.arrow", LISTED_SCHEMA, options=_LZ4) as out:
-            out.write_table(joined.free.table, max_chunksize=_BATCH)
+        self._slices.add(number)
+        self.count += rows.num_rows
+        with pa.ipc.new_stream(self._folder / f"{number}.arrow", LISTED_SCHEMA, options=_LZ4) as out:
+            out.write_table(rows, max_chunksize=_BATCH)
 
     def batches(self) -> Iterator[pa.Table]:
         """The objects, sorted by address: tables of ``LISTED_SCHEMA``, none empty. Can be asked for again."""
@@ -217,7 +210,7 @@ class Listed:
         last = ""
         for rows in filter(len, map(checked, self._listing())):
             names = in_one(rows.column(0))
-            if names[0].as_py() <= last or not _ascend(names):
+            if names[0].as_py() <= last or pc.all(pc.less(names[:-1], names[1:])).as_py() is False:
                 raise Transient("the listing of the storage namespace is out of order; nothing was deleted; try again")
             last = names[-1].as_py()
             yield rows
@@ -242,10 +235,6 @@ class _Scratch(LocalStore):
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("xb") as target:
             return PutResult(sum(map(target.write, pieces(data, _PIECE))), "")
-
-
-def _ascend(names: pa.Array) -> bool:
-    return pc.all(pc.less(names[:-1], names[1:])).as_py() is not False
 
 
 def _by_slice(rows: pa.Table, borders: pa.Array) -> Iterator[tuple[int, pa.Table]]:
@@ -298,54 +287,27 @@ class Cutter:
             self.place.delete([item.key for item in self.place.list(self.prefix)])
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTask:
-    """Ranges whose addresses are wanted."""
-
-    index: int
-    rows: tuple[RangeRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class References:
-    """The addresses that a task read, in pieces."""
-
-    index: int
-    ranges: int
-    pieces: list[Piece]
-
-
-def read_references(task: ReadTask, store: ObjectStore, *, cutter: Cutter) -> References:
+def read_references(task: tuple[RangeRow, ...], store: ObjectStore, *, cutter: Cutter) -> list[Piece]:
     """Read what ranges refer to in the namespace, and cut it. Raises ``Corrupted`` or ``ObjectNotFound``."""
     found = []
-    for row in task.rows:
+    for row in task:
         blocks = fetch_range(store, row).addresses(_BLOCK)
         found.append(managed(store.url, pa.chunked_array(blocks, pa.large_string())).cast(pa.string()))
     names = pa.concat_arrays(found)
-    if any(after.first_path <= before.last_path for before, after in pairwise(task.rows)):
+    if any(after.first_path <= before.last_path for before, after in pairwise(task)):
         names = names.unique()  # of several commits, which have most addresses in common
-    return References(task.index, len(task.rows), cutter.cut(pa.table([names], schema=_REFERENCED)))
+    return cutter.cut(pa.table([names], schema=_REFERENCED))
 
 
 @dataclass(frozen=True, slots=True)
 class JoinTask:
     """A slice of the listing, and the pieces of what refers to it."""
 
-    index: int
     listed: TaskRows
     referenced: tuple[Piece, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedSlice:
-    """A slice that was joined: how many names it has, and the rows that nothing refers to, by name."""
-
-    index: int
-    listed: int
-    free: TaskRows
-
-
-def join_slice(task: JoinTask, place: ObjectStore, *, prefixes: tuple[str, ...]) -> JoinedSlice:
+def join_slice(task: JoinTask, place: ObjectStore, *, prefixes: tuple[str, ...]) -> TaskRows:
     """Find the rows of a slice that nothing refers to. Raises ``Corrupted`` where a piece is not what was written."""
     rows = task.listed.table.combine_chunks()
     names = in_one(rows.column(0))
@@ -358,7 +320,7 @@ def join_slice(task: JoinTask, place: ObjectStore, *, prefixes: tuple[str, ...])
             at = pc.index_in(pa.concat_tables(held).column(0), value_set=names)
             met[to_numpy(at.drop_null())] = True
             held, count = [], 0
-    return JoinedSlice(task.index, len(rows), TaskRows(rows.filter(from_numpy(~met))))
+    return TaskRows(rows.filter(from_numpy(~met)))
 
 
 def _read_pieces(place: ObjectStore, pieces: Sequence[Piece]) -> Iterator[pa.Table]:

@@ -91,7 +91,7 @@ def table_change(
         metadata=(name, text),
         pointer=f"{folder}{POINTER}",
         files={f"{folder}{inside}": (inside, size) for inside, size in named.items()},
-        gone=[f"{folder}{_inside(io, url, root)}" for url in gone],
+        gone=[f"{folder}{io.files.key(url).removeprefix(f'{io.files.key(root)}/')}" for url in gone],
     )
 
 
@@ -100,7 +100,7 @@ def check_metadata(io: TableFileIO, before: TableMetadata | None, after: TableMe
     key = io.files.key
     if before is not None and after.location != before.location:
         raise InvalidInput("the location of a table stays; create another table and insert the rows")
-    if key(after.location).count("/") != 2:
+    if key(after.location).count("/") != 2 or (before is None and io.files.source_of(after.location)):
         raise InvalidInput(f"{excerpt(after.location)} is no location of a table; leave the location out")
     for name in _PLACES:
         if name in after.properties:
@@ -115,7 +115,8 @@ def _inside(io: TableFileIO, url: str, location: str) -> str:
     """The name of a file below a table's location. Raises ``InvalidInput`` for one elsewhere."""
     key, root = io.files.key(url), io.files.key(location)
     inside = key[len(root) + 1 :]
-    if not key.startswith(f"{root}/") or inside in {"", POINTER}:
+    elsewhere = io.files.source_of(url) != io.files.source_of(location)
+    if elsewhere or not key.startswith(f"{root}/") or inside in {"", POINTER}:
         raise InvalidInput(f"{excerpt(url)} does not lie below the table's location {excerpt(location)}")
     return inside
 

@@ -16,7 +16,7 @@ from lakeops.model.names import as_folder
 from lakeops.model.records import Change, Commit, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, resolve_commit
-from lakeops.ops.files import PLACE, translated
+from lakeops.ops.files import PLACE, is_clone_state, translated
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index
 from lakeops.ops.local.tree import compare, read_tree, take, wanted_at
@@ -113,9 +113,11 @@ def init(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Loc
 
 
 def _clone_place(directory: str | Path) -> Path:
-    """A directory that is to become a clone. Raises ``InvalidInput`` when it lies in one."""
+    """A directory that is to become a clone. Raises ``InvalidInput`` when it lies in one, or where one has its own."""
     with translated(Path(directory)):
         folder = Path(directory).resolve()
+        if is_clone_state(str(folder)):
+            raise InvalidInput(f"{excerpt(str(directory))} is where a clone keeps its own files; choose another name")
         for outer in folder.parents:
             if (outer / PLACE / "index.json").exists():
                 raise InvalidInput(

@@ -28,7 +28,7 @@ from lakeops.model.records import (
 )
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import CatalogLookup, Context, begin_staging, resolve_commit
-from lakeops.ops.files import reading
+from lakeops.ops.files import check_new_path, reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known, check_names
 from lakeops.ops.local.tree import WorkTree, compare, find_clashes, read_tree, wanted_at
@@ -142,7 +142,7 @@ def _check_committable(folder: Path, index: Index, tree: WorkTree, *, skip_speci
         raise NoChanges(f"nothing changed in {excerpt(str(folder))}")
     check_names((change.path for change in tree.here if change.path in tree.files), folds=False)
     for change in tree.here:
-        check_path(index.prefix + change.path)
+        (check_new_path if change.path in tree.files else check_path)(index.prefix + change.path)
 
 
 def _entries_at(

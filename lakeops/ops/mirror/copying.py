@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from typing import TypeVar
 
 from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import Known, check_nobody_owns, copy_object
 from lakeops.store.in_flight import in_flight
+from lakeops.store.listing import look_up
 
 GIVE_UP = 20
 """Refusals of a store, in one task or one run, after which nothing more is tried."""
@@ -39,7 +40,6 @@ Failure = tuple[str, LakeopsError]
 class CopyTask:
     """Objects to copy from ``source``, as they were listed there. ``known`` owner records there mean nothing."""
 
-    index: int
     source: ObjectStore
     items: tuple[StoredObject, ...]
     known: Known = frozenset()
@@ -49,7 +49,6 @@ class CopyTask:
 class Moved:
     """The result of a task: objects and bytes copied or deleted, how many the source had no longer, and failures."""
 
-    index: int
     objects: int = 0
     size_bytes: int = 0
     vanished: int = 0
@@ -67,7 +66,7 @@ def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
         try:
             copy_object(task.source, destination, item)
         except ObjectNotFound:
-            if _is_there(task.source, item.key):
+            if look_up(task.source, item.key) is not None:
                 raise
             return False
         return True
@@ -75,7 +74,7 @@ def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
     copied, failures = _do_each(copy, task.items)
     done = [item for item, was_there in copied if was_there]
     size = sum(item.size_bytes for item in done)
-    return Moved(task.index, len(done), size, len(copied) - len(done), tuple(failures))
+    return Moved(len(done), size, len(copied) - len(done), tuple(failures))
 
 
 def delete_objects(
@@ -86,29 +85,26 @@ def delete_objects(
     Raises ``PreconditionFailed`` (``not_the_owner``).
     """
     remaining = iter(keys)
-    for index in count():
-        some = tuple(islice(remaining, _BATCH))
-        if not some:
-            return
-        asked, failures = _do_each(lambda key: _is_there(source, key), some)
+    while some := tuple(islice(remaining, _BATCH)):
+        asked, failures = _do_each(lambda key: look_up(source, key) is not None, some)
         doomed = [key for key, is_there in asked if not is_there]
         check_nobody_owns(destination, known)
         refused = destination.delete(doomed) if doomed else []
         failures += [(one.key, StoreError(f"could not be deleted: {one.reason}")) for one in refused]
-        yield Moved(index, objects=len(doomed) - len(refused), failures=tuple(failures))
+        yield Moved(len(doomed) - len(refused), failures=tuple(failures))
 
 
 def copy_tasks(source: ObjectStore, items: Iterable[StoredObject], known: Known = frozenset()) -> Iterator[CopyTask]:
     """Objects divided into tasks of a moderate size, in order."""
-    index, held, size = 0, list[StoredObject](), 0
+    held, size = list[StoredObject](), 0
     for item in items:
         if held and (len(held) >= MOST_OBJECTS or size + item.size_bytes > MOST_BYTES):
-            yield CopyTask(index, source, tuple(held), known)
-            index, held, size = index + 1, [], 0
+            yield CopyTask(source, tuple(held), known)
+            held, size = [], 0
         held.append(item)
         size += item.size_bytes
     if held:
-        yield CopyTask(index, source, tuple(held), known)
+        yield CopyTask(source, tuple(held), known)
 
 
 def gives_up(failures: Sequence[Failure]) -> bool:
@@ -138,11 +134,3 @@ def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tu
     for _ in in_flight(attempt, items, _THREADS):
         pass
     return done, failures
-
-
-def _is_there(source: ObjectStore, key: str) -> bool:
-    try:
-        source.head(key)
-    except ObjectNotFound:
-        return False
-    return True

@@ -11,16 +11,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
-from itertools import count
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine, first_of_each
+from lakeops.engine.base import Engine
 from lakeops.model.arrow import array, from_numpy, in_one
-from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, PreconditionFailed, Transient
+from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, PreconditionFailed
 from lakeops.model.mirrors import SAMPLE, Missing, Pending
 from lakeops.ranges.diff import needed
 from lakeops.ranges.metarange import Metarange, RangeRow
@@ -65,7 +64,6 @@ class PresenceTask:
     range files that are there, and the objects that they lacked.
     """
 
-    index: int
     rows: tuple[RangeRow, ...]
     known: tuple[RangeRow, ...]
     files: tuple[RangeRow, ...]
@@ -98,14 +96,6 @@ class RangePresence:
         return self.arrived and not self.missing_objects and self.mismatch is None
 
 
-@dataclass(frozen=True, slots=True)
-class PresenceResult:
-    """The answers of one task."""
-
-    index: int
-    ranges: tuple[RangePresence, ...]
-
-
 @dataclass(frozen=True)
 class PresencePlan:
     """A plan of what to look at before a metarange is known to be there. ``others`` are complete ranges beside it."""
@@ -122,15 +112,14 @@ class PresencePlan:
 
     def tasks(self, group: int, options: CheckOptions) -> Iterator[PresenceTask]:
         """The tasks, with up to ``group`` ranges each."""
-        number = count()
         for start in range(0, len(self.rows), group):
             some = tuple(self.rows.rows(start, min(start + group, len(self.rows))))
             low = self.others.find(some[0].first_path.encode())
             high = self.others.first_paths.first_at(some[-1].last_path.encode() + b"\0")
-            yield PresenceTask(next(number), some, tuple(self.others.rows(low, max(low, high))), (), (), options)
+            yield PresenceTask(some, tuple(self.others.rows(low, max(low, high))), (), (), options)
         for start in range(0, max(len(self.files), len(self.pending)), group):
             stop = start + group
-            yield PresenceTask(next(number), (), (), self.files[start:stop], self.pending[start:stop], options)
+            yield PresenceTask((), (), self.files[start:stop], self.pending[start:stop], options)
 
 
 def plan_presence(wanted: Metarange, known: Metarange, arrived: Pending) -> PresencePlan:
@@ -165,15 +154,11 @@ def check_presence(
     if not planned.size:
         return
     engine = engine.for_work(planned.size * RANGE_SECONDS)
-    answers = 0
-    for result in first_of_each(engine.run(run_task, planned.tasks(engine.group(planned.size), options), store)):
-        answers += len(result.ranges)
-        yield from result.ranges
-    if answers != planned.size:
-        raise Transient(f"the engine ({engine.name}) answered for {answers} of {planned.size} ranges; try again")
+    for _, found in engine.run(run_task, planned.tasks(engine.group(planned.size), options), store):
+        yield from found
 
 
-def run_task(task: PresenceTask, store: ObjectStore) -> PresenceResult:
+def run_task(task: PresenceTask, store: ObjectStore) -> list[RangePresence]:
     """Look for what one task asks for."""
     reader = RangeReader(store)
     proofs: list[RangePresence] = []
@@ -205,8 +190,7 @@ def run_task(task: PresenceTask, store: ObjectStore) -> PresenceResult:
         else:
             awaited.append(found)
     there = _found(store, (one for _, objects in awaited for one in objects), task.options)
-    proofs += [_proof(file, objects, there, task.options) for file, objects in awaited]
-    return PresenceResult(task.index, tuple(proofs))
+    return proofs + [_proof(file, objects, there, task.options) for file, objects in awaited]
 
 
 def absent(row: RangeRow, *, damage: str | None = None, refused: str | None = None) -> RangePresence:
@@ -229,7 +213,7 @@ def check_rows(table: pa.Table, policy: AddressPolicy) -> None:
 
 
 def remember(proofs: Iterable[RangePresence]) -> Pending:
-    """The answers that spare the next look anything and say all there is to know, as ``plan_presence`` reads them."""
+    """The answers that spare the next look some work, in the form that ``plan_presence`` reads."""
     return {
         proof.file: None if proof.complete else json.dumps([astuple(one) for one in proof.missing])
         for proof in proofs

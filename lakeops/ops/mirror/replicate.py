@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from heapq import merge
 from itertools import chain, groupby, islice, repeat
 
-from lakeops.engine.base import Engine, first_of_each
+from lakeops.engine.base import Engine
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import (
     InvalidInput,
@@ -80,16 +80,16 @@ def replicate(
     compared = _Comparison(source, destination, keep_extra=delete)
     lacking = compared.lacking()
     first = list(islice(lacking, _LOOKED_AT))
-    results = engine.for_work(copy_seconds(first)).run(
-        copy_objects, copy_tasks(source, chain(first, lacking), known), destination
-    )
-    copied = _sum_up(results, destination.url, "copied", lambda done: progress("Copying", done, compared.missing))
-    deleted = Moved(0)
+    tasks = copy_tasks(source, chain(first, lacking), known)
+    results = engine.for_work(copy_seconds(first)).run(copy_objects, tasks, destination)
+    moves = (moved for _, moved in results)
+    copied = _sum_up(moves, destination.url, "copied", lambda done: progress("Copying", done, compared.missing))
+    deleted = Moved()
     if delete:
         doomed = compared.extra_keys
         _check_doomed(compared, force=force)
-        results = delete_objects(source, destination, reversed(doomed), known)  # what names others first
-        deleted = _sum_up(results, destination.url, "deleted", lambda done: progress("Deleting", done, len(doomed)))
+        gone = delete_objects(source, destination, reversed(doomed), known)  # what names others first
+        deleted = _sum_up(gone, destination.url, "deleted", lambda done: progress("Deleting", done, len(doomed)))
     return Replicated(
         copied=copied.objects,
         copied_bytes=copied.size_bytes,
@@ -166,8 +166,8 @@ def _sum_up(results: Iterable[Moved], place: str, verb: str, on_progress: Callab
     Raises ``NotAllReplicated`` when objects failed: at the end, or before it when so many did that the store must be at
     fault.
     """
-    total, rest = Moved(0), ""
-    for moved in first_of_each(results):
+    total, rest = Moved(), ""
+    for moved in results:
         total = Moved(*(getattr(total, one.name) + getattr(moved, one.name) for one in fields(Moved)))
         on_progress(total.objects)
         if gives_up(total.failures):
