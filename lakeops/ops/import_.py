@@ -155,12 +155,13 @@ def import_objects(
                 what = repr(folder or "the whole branch")
                 raise NoChanges(f"{what} of branch {branch!r} holds the objects of {url} already")
             file = write_metarange(store, metarange, suffix)
-        plan = CommitPlan(file, (now.head,), text, pairs, reused_commits=written.reused, begun=written.begun)
+        plan = CommitPlan(file, (now.head,), text, pairs, reused_commits=written.reused, begun=written.began)
         return publish(ctx, request, now, plan, publisher)
 
     commit = in_turn(ctx, request, attempt).commit
-    if written.upload:
-        written.end()
+    if written.name:
+        with suppress(LakeopsError):  # it lapses
+            ctx.catalog.staging.end_upload(ctx.repository_id, written.name)
     return commit
 
 
@@ -169,34 +170,35 @@ class _Written:
     """The ranges of an import so far: those that a killed call under the same key has written come first.
 
     The import goes on as the attempt that the killed call was, so what that wrote gets no younger. Meanwhile the ranges
-    are on record as an upload in flight, with the name ``upload``, whose address names a metarange of them. So its
-    digest is in the catalog. ``reused`` are the commits whose ranges may be among them.
+    are on record as the upload in flight ``name``, whose address names a metarange of them. So its digest is in the
+    catalog. ``reused`` are the commits whose ranges may be among them.
     """
 
     ctx: Context
     branch: str
     folder: str
-    upload: str
+    name: str
     known: tuple[RangeRow, ...]
-    begun: datetime
+    began: datetime
     reused: tuple[Commit, ...]
     rows: list[RangeRow] = field(default_factory=list)
 
     @classmethod
     def find(cls, ctx: Context, request: IdempotentRequest, head: Commit, folder: str, how: str) -> _Written:
         """What a call like this one has written. Nothing where it cannot be gone on with, or ``how`` is empty."""
-        upload = sha256(repr((request.key, request.fingerprint, how)).encode()).hexdigest() if how else ""
-        known = ctx.metarange(head)
-        here = tuple(known.rows(*known.overlapping(folder)))
-        new = cls(ctx, request.branch, folder, upload, here, ctx.catalog.now(), (head,))
-        found = ctx.catalog.staging.find_upload(ctx.repository_id, upload) if upload else None
-        if found is not None:
-            file, digest, *ids = found[0].removeprefix(layout.METARANGES).split("/")
-            with suppress(LakeopsError):  # where something of it is gone, the import begins anew
+        name = sha256(repr((request.key, request.fingerprint, how)).encode()).hexdigest() if how else ""
+        known = (whole := ctx.metarange(head)).rows(*whole.overlapping(folder))
+        new = cls(ctx, request.branch, folder, name, tuple(known), ctx.catalog.now(), (head,))
+        found = ctx.catalog.staging.find_upload(ctx.repository_id, name) if how else None
+        with suppress(LakeopsError):  # where something of it is gone, or too old, the import begins anew
+            if found is not None:
+                file, digest, *ids = found[0].removeprefix(layout.METARANGES).split("/")
                 reused = {one: ctx.catalog.commits.get(ctx.repository_id, one) for one in ids} | {head.id: head}
                 at = replace(head, meta_range_id=file[:64], meta_range_file=file, meta_range_digest=digest)
-                part = ctx.metarange(at)
-                return replace(new, begun=found[1], reused=(*reused.values(),), rows=[*part.rows(0, len(part))])
+                rows = [*(part := ctx.metarange(at)).rows(0, len(part))]
+                old = replace(new, began=found[1], reused=tuple(reused.values()), rows=rows)
+                old.note(rows)
+                return old
         return new
 
     @property
@@ -208,50 +210,36 @@ class _Written:
         self, tables: Iterable[pa.Table], *, source: ObjectStore | None, skip_special: bool, total: int
     ) -> Metarange:
         """All ranges, those of the tables written. A ``source`` may be listed on a cluster instead."""
-        ctx, attempt, earlier = self.ctx, layout.attempt(self.begun, self.ctx.ids), [*self.rows]
-        split, before = ctx.repository.split, sum(row.count for row in earlier)
+        ctx, attempt, earlier = self.ctx, layout.attempt(self.began, self.ctx.ids), [*self.rows]
+        split, engine = ctx.repository.split, ctx.engine()
 
-        def told(done: int) -> None:
-            ctx.progress("import", before + done, total)
+        def told(done: int, rows: Iterable[RangeRow] = ()) -> None:
+            ctx.progress("import", done + sum(row.count for row in (*earlier, *rows)), total)
 
         def elsewhere(engine: Engine, rows: list[RangeRow]) -> Metarange | None:
             if source is None:
                 return None
-            self.rows, done = [*earlier, *rows], sum(row.count for row in rows)
+            self.rows = [*earlier, *rows]
             task = PartTask(source, self.folder, self.after, "", skip_special, split, attempt, self.known)
-            return build_in_parts(engine, ctx.store, task, lambda more: told(done + more))
+            return build_in_parts(engine, ctx.store, task, lambda done: told(done, rows))
 
         told(0)
         with background_writes(ctx.store) as writer:
 
             def note(rows: list[RangeRow]) -> None:
-                if self.upload:
-                    flush(writer)
-                    self._note([*earlier, *rows])
+                flush(writer)
+                self.note([*earlier, *rows])
 
-            part = build(
-                writer,
-                tables,
-                split,
-                attempt,
-                engine=ctx.engine(),
-                known=self.known,
-                on_progress=told,
-                on_ranges=note,
-                elsewhere=elsewhere,
-            )
+            calls = (told, note if self.name else lambda _: None, elsewhere)
+            part = build(writer, tables, split, attempt, *calls, engine=engine, known=self.known)
         return Metarange.from_rows([*earlier, *part.rows(0, len(part))])
 
-    def _note(self, rows: list[RangeRow]) -> None:
-        file = write_metarange(self.ctx.store, Metarange.from_rows(rows), layout.attempt(self.begun, self.ctx.ids))
+    def note(self, rows: list[RangeRow]) -> None:
+        """Put on record that these ranges are written."""
+        ctx = self.ctx
+        file = write_metarange(ctx.store, Metarange.from_rows(rows), layout.attempt(self.began, ctx.ids))
         address = "/".join((layout.metarange_key(file.file), file.digest, *(commit.id for commit in self.reused)))
-        catalog = self.ctx.catalog.staging
-        catalog.begin_upload(self.ctx.repository_id, self.branch, address, upload=self.upload, begun=self.begun)
-
-    def end(self) -> None:
-        """Forget what was written. It lapses where the catalog does not answer now."""
-        with suppress(LakeopsError):
-            self.ctx.catalog.staging.end_upload(self.ctx.repository_id, self.upload)
+        ctx.catalog.staging.begin_upload(ctx.repository_id, self.branch, address, upload=self.name, at=self.began)
 
 
 def _single(ctx: Context, place: str, target: str) -> tuple[str, pa.Table] | None:
