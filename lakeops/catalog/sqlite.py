@@ -162,7 +162,7 @@ def _set_up(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN4
 
 @contextmanager
 def _many_tuples() -> Iterator[None]:
-    """Without the search for cycles, which so many tuples set off: it takes a third of the time to read them."""
+    """Run without Python's search for cycles, which so many tuples set off and which takes a third of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -8,6 +8,7 @@ covers sealed tokens, and any later ``purge_retired`` removes the rows of retire
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain, islice
@@ -51,7 +52,7 @@ from lakeops.catalog.records import (
     Staged,
 )
 from lakeops.catalog.tables import BRANCH, PROTECTION, REPOSITORY, RETIRED, STAGED, UPLOAD
-from lakeops.model.errors import BranchMoved, NotAsSeen
+from lakeops.model.errors import AttemptExpired, BranchMoved, NotAsSeen
 from lakeops.model.records import Commit
 
 if TYPE_CHECKING:
@@ -355,19 +356,19 @@ class Staging(CatalogPart):
         address: str,
         *,
         upload: str,
-        at: datetime | None = None,
+        begun: datetime | None = None,
     ) -> datetime:
-        """Record that objects are being written below ``address``. Returns since when, for ``started``.
+        """Record that objects are being written below ``address``. Returns when, for ``started``.
 
-        ``at`` says that it was earlier. Raises ``AttemptExpired`` when that is behind the GC watermark, or the clock
-        is: nothing that begins then could be linked.
+        ``begun`` is when the first of them was written, where that was before. Raises ``AttemptExpired`` where that is
+        not behind the GC watermark: nothing of it could be linked.
         """
         here = UPLOAD.c.repository_id == repository_id
         repository = guards.lock_repository(conn, repository_id)
         guards.check_writable(conn, repository, action="stage", branch=branch)
         guards.find_branch(conn, repository_id, branch)
         now = self.database.dialect.now(conn)
-        started = at or now
+        started = begun or now
         guards.check_started(repository, now, started)  # here, and not only once everything is written
         conn.execute(delete(UPLOAD).where(here, UPLOAD.c.id == upload))  # of an earlier run whose answer was lost
         given_up = UPLOAD.c.started < records.epoch_micros(now - guards.grace_of(repository).at(now))
@@ -378,9 +379,14 @@ class Staging(CatalogPart):
 
     @read_transaction
     def find_upload(self, conn: Connection, repository_id: str, upload: str) -> tuple[str, datetime] | None:
-        """The address of an upload in flight, and when it began."""
-        repository = guards.find_repository(conn, repository_id)
-        return uploads_in_flight(conn, repository, self.database.dialect.now(conn)).get(upload)
+        """The address of an upload, and when it began. None without one, and for one that cannot be linked any more."""
+        repository, now = guards.find_repository(conn, repository_id), self.database.dialect.now(conn)
+        found = uploads_in_flight(conn, repository, now).get(upload)
+        with suppress(AttemptExpired):
+            if found is not None:
+                guards.check_started(repository, now, found[1])
+                return found
+        return None
 
     @write_transaction
     def end_upload(self, conn: Connection, repository_id: str, upload: str) -> None:

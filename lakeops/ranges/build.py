@@ -53,12 +53,12 @@ def build(
     tables: Iterable[pa.Table],
     split: Split,
     attempt: str,
-    on_progress: Callable[[int], None] = lambda _: None,
-    on_ranges: Callable[[list[RangeRow]], None] = lambda _: None,
-    elsewhere: Callable[[Engine, list[RangeRow]], Metarange | None] = lambda *_: None,
     *,
     engine: Engine | None = None,
     known: Iterable[RangeRow] = (),
+    on_progress: Callable[[int], None] = lambda _: None,
+    on_ranges: Callable[[list[RangeRow]], None] = lambda _: None,
+    elsewhere: Callable[[Engine, list[RangeRow]], Metarange | None] = lambda *_: None,
 ) -> Metarange:
     """The metarange of these entries, its ranges written (the metarange itself is not).
 

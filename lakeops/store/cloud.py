@@ -53,6 +53,7 @@ from lakeops.store.bucket import (
 )
 from lakeops.store.in_flight import in_flight
 from lakeops.store.layout import TASKS
+from lakeops.store.listing import look_up
 from lakeops.store.reader import CheckedFile
 
 if TYPE_CHECKING:
@@ -380,13 +381,7 @@ class CloudStore(BucketStore):
                         return
 
     def _is_marker(self, item: StoredObject) -> bool:
-        if item.size_bytes:
-            return False
-        try:
-            self.head(item.key)
-        except ObjectNotFound:
-            return True
-        return False
+        return not item.size_bytes and look_up(self, item.key) is None
 
     def _delete_batch(self, names: dict[str, str]) -> Iterable[DeleteFailure]:
         try:

@@ -32,6 +32,7 @@ from lakeops.model.errors import (
     StoreUnavailable,
     Transient,
 )
+from lakeops.model.names import is_text
 from lakeops.model.sanitising import excerpt
 from lakeops.store.base import (
     Capabilities,
@@ -242,14 +243,6 @@ def _check_regular(info: os.stat_result) -> None:
         raise InvalidPath("a pipe, socket or device is no object")
 
 
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeError:
-        return False
-    return True
-
-
 # --- listing ---
 
 _THREADS = 4
@@ -295,7 +288,7 @@ class _LocalScan:
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         name = entry.name
-                        if (name.isascii() or _is_utf8(name)) and name != HIDDEN.decode():
+                        if (name.isascii() or is_text(name)) and name != HIDDEN.decode():
                             if entry.is_file(follow_symlinks=False):
                                 files.append(name)
                                 continue
@@ -365,7 +358,7 @@ class _LocalScan:
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
-    if not _is_utf8(entry.name):
+    if not is_text(entry.name):
         return "its name is not UTF-8"
     if entry.is_symlink():
         return "a symbolic link"
@@ -549,7 +542,7 @@ class LocalStore(ObjectStore):
         return refused
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
-        if not (_is_utf8(prefix) and _is_utf8(after)):
+        if not (is_text(prefix) and is_text(after)):
             raise InvalidPath("a listing's prefix or start holds a lone surrogate, which is no text")
         return self._listing(prefix, after)
 

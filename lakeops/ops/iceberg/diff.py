@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lakeops.model.errors import LakeopsError
 from lakeops.model.formatting import counted
@@ -31,31 +31,32 @@ class FileDelta:
     """What the side's snapshots did; None among them where that is not known."""
 
     @classmethod
-    def of(cls, io: TableFileIO, base: TableMetadata | None, side: TableMetadata | None) -> FileDelta:
-        """Compare the manifests of two current snapshots. What both have is not read."""
-        first, last = (one and one.current_snapshot() for one in (base, side))
-        old, new = (
-            {one.manifest_path: one for one in manifests_of(io, snapshot)} if snapshot else {}
-            for snapshot in (first, last)
-        )
-        had, has = (
-            {
-                entry.data_file.file_path: entry.data_file
-                for path, manifest in mine.items()
-                if path not in other
-                for entry in manifest.fetch_manifest_entry(io)
-            }
-            for mine, other in ((old, new), (new, old))
-        )
-        added = {path: file for path, file in has.items() if path not in had}
-        removed = {path: file for path, file in had.items() if path not in has}
-        at, operations = last, set[Operation | None]()
-        while at is not None and at != first:
-            operations.add(at.summary.operation if at.summary else None)
-            at = side.snapshot_by_id(at.parent_snapshot_id) if side and at.parent_snapshot_id is not None else None
-        if at != first:
-            operations.add(None)
-        return cls(added, removed, frozenset(operations))
+    def of(cls, io: TableFileIO, base: TableMetadata | None, *sides: TableMetadata | None) -> list[FileDelta]:
+        """Compare the manifests of a current snapshot with those of others. What both have is not read."""
+        first, found = base and base.current_snapshot(), []
+        old = _manifests(io, first)
+        for side in sides:
+            last = side and side.current_snapshot()
+            new = _manifests(io, last)
+            had, has = (
+                {
+                    entry.data_file.file_path: entry.data_file
+                    for path, manifest in mine.items()
+                    if path not in other
+                    for entry in manifest.fetch_manifest_entry(io)
+                }
+                for mine, other in ((old, new), (new, old))
+            )
+            added = {path: file for path, file in has.items() if path not in had}
+            removed = {path: file for path, file in had.items() if path not in has}
+            at, operations = last, set[Operation | None]()
+            while at is not None and at != first:
+                operations.add(at.summary.operation if at.summary else None)
+                at = side.snapshot_by_id(at.parent_snapshot_id) if side and at.parent_snapshot_id is not None else None
+            if at != first:
+                operations.add(None)
+            found.append(cls(added, removed, frozenset(operations)))
+        return found
 
     @property
     def compacted(self) -> bool:
@@ -68,6 +69,10 @@ class FileDelta:
         return any(
             file.content != DataFileContent.DATA for each in (self.added, self.removed) for file in each.values()
         )
+
+
+def _manifests(io: TableFileIO, snapshot: Snapshot | None) -> dict[str, ManifestFile]:
+    return {one.manifest_path: one for one in manifests_of(io, snapshot)} if snapshot else {}
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def table_diffs(ctx: Context, left: str, right: str, paths: Iterable[str]) -> li
             )
             if old is None and new is None:
                 continue
-            delta = FileDelta.of(io, old, new)
+            (delta,) = FileDelta.of(io, old, new)
         except (LakeopsError, FileNotFoundError):
             continue
         added, removed = (

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import ValidationException
-from pyiceberg.table import CommitTableResponse, Table, Transaction
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import update_table_metadata
@@ -43,6 +43,9 @@ _STRUCTURE = (
 """What describes the rows of a table. Only one side may have changed any of it."""
 
 
+_Changed = dict[str, tuple[Entry | None, Entry | None]]
+
+
 class NotRebased(Exception):
     """Iceberg's rules do not let a source's change follow that of the destination. The message says why."""
 
@@ -58,7 +61,7 @@ def rebase(
     With ``publish`` the metadata that the plan refers to is written. Returns the plan with the conflicts that are left,
     and for each table among them why it is one.
     """
-    reasons = []
+    reasons, tables = [], []
     for path in plan.conflicts:
         if path.rpartition("/")[2] != POINTER:
             continue
@@ -66,12 +69,33 @@ def rebase(
         folder, pointers = path.removesuffix(POINTER), [one for one in sides if one]
         if len(pointers) == len(sides):
             try:
-                table = _RebasedTable(ctx, folder, pointers)
-                table.check()
-                plan = _with_table(ctx, base, (source, dest), plan, table, publish=publish)
+                tables.append(_RebasedTable(ctx, folder, pointers))
             except _NOT_REBASED as error:
                 reasons.append(f"table {folder[:-1]}: {error}")
-    return plan, reasons
+    changed = _changed_below(base, source, [one.folder for one in tables])
+    for table in tables:
+        try:
+            plan = _with_table(ctx, changed[table.folder], dest, plan, table, publish=publish)
+        except _NOT_REBASED as error:
+            reasons.append(f"table {table.folder[:-1]}: {error}")
+    return plan, sorted(reasons)
+
+
+def _changed_below(base: Ancestor, source: Metarange, folders: list[str]) -> dict[str, _Changed]:
+    """The objects below each of some folders that the source changed, as they were and as they are, by path."""
+    found: dict[str, _Changed] = {folder: {} for folder in folders}
+    prefix = min(folders, default="")
+    while not max(folders, default="").startswith(prefix):
+        prefix = prefix[:-1]
+    for batch in diff(base.reader, base.metarange, source, rows=True, prefix=prefix) if folders else ():
+        pairs = zip(*(_rows(batch.column(name)) for name in ("left", "right")), strict=True)
+        for path, pair in zip(batch.column("path").to_pylist(), pairs, strict=True):
+            parts = path.split("/")
+            for depth in range(1, len(parts)):
+                folder = found.get("/".join([*parts[:depth], ""]))
+                if folder is not None:
+                    folder[path] = pair
+    return found
 
 
 class _RebasedTable:
@@ -89,10 +113,10 @@ class _RebasedTable:
                 raise NotRebased(f"its metadata has {entry.size_bytes:,} bytes")
         self._base, self._source, self._dest = (parsed(read_entry(ctx, one), one.path) for one in pointers)
         self._at = layout.absolute(ctx.repository.storage_namespace, pointers[2].physical_address)
-        self._theirs = FileDelta.of(self._io, self._base, self._source)
-        self._ours = FileDelta.of(self._io, self._base, self._dest)
+        self._theirs, self._ours = FileDelta.of(self._io, self._base, self._source, self._dest)
         # Both sides have what an earlier merge brought.
         self._added = {path: file for path, file in self._theirs.added.items() if path not in self._ours.added}
+        self._check()
 
     @property
     def root(self) -> str:
@@ -104,7 +128,7 @@ class _RebasedTable:
         """The keys of the source's files that the destination's table gets."""
         return set(map(self.files.key, self._added))
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise ``NotRebased`` where the source's change cannot follow the destination's."""
         theirs, ours = self._theirs, self._ours
         if len({(one.table_uuid, one.location) for one in (self._base, self._source, self._dest)}) > 1:
@@ -124,9 +148,7 @@ class _RebasedTable:
         merged = self._metadata()
         if any(file.spec_id != merged.default_spec_id for file in self._added.values()):
             raise NotRebased("the source added files under another partitioning")
-        catalog = _Uncommitted()
-        transaction = Transaction(Table((self.folder,), merged, self._at, self._io, catalog))
-        transaction.set_properties(merged.properties)
+        transaction = _Uncommitted(Table((self.folder,), merged, self._at, self._io, NoopCatalog("merge")))
         if self._added or self._theirs.removed:
             update = transaction.update_snapshot({"source-snapshot-id": str(self._source.current_snapshot_id)})
             producer: Any = update.overwrite() if self._theirs.removed else update.fast_append()
@@ -135,8 +157,10 @@ class _RebasedTable:
             for file in self._theirs.removed.values():
                 producer.delete_data_file(file)
             producer.commit()
-        transaction.commit_transaction()
-        after, made = catalog.metadata, catalog.metadata.current_snapshot()
+        else:
+            transaction.set_properties(merged.properties)
+        after = transaction.after(self._at)
+        made = after.current_snapshot()
         if self._theirs.compacted and made is not None and made.summary is not None:
             # pyiceberg has no writer of this operation.
             summary = made.summary.model_copy(update={"operation": Operation.REPLACE})
@@ -170,17 +194,16 @@ class _RebasedTable:
         return self._dest.model_copy(update={**structure, "properties": properties})
 
 
-class _Uncommitted(NoopCatalog):  # type: ignore[misc] # pyiceberg's classes are not typed here
-    """A catalog that keeps the metadata of the one table that is committed to it."""
+class _Uncommitted(Transaction):  # type: ignore[misc] # pyiceberg's classes are not typed here
+    """A transaction of one change, which no catalog gets."""
 
-    metadata: TableMetadata
+    @property
+    def table_metadata(self) -> TableMetadata:
+        return self._table.metadata  # pyiceberg copies it each time, for the changes before this one
 
-    def __init__(self) -> None:
-        super().__init__("merge")
-
-    def commit_table(self, table: Table, _: tuple[Any, ...], updates: tuple[Any, ...]) -> CommitTableResponse:
-        self.metadata = update_table_metadata(table.metadata, updates, metadata_location=table.metadata_location)
-        return CommitTableResponse(metadata=self.metadata, metadata_location=table.metadata_location)
+    def after(self, location: str) -> TableMetadata:
+        """The metadata that follows the one at a location."""
+        return update_table_metadata(self._table.metadata, self._updates, metadata_location=location)
 
 
 class _Draft(TableFiles):
@@ -207,19 +230,15 @@ class _Draft(TableFiles):
 
 def _with_table(
     ctx: Context,
-    base: Ancestor,
-    sides: tuple[Metarange, Metarange],
+    touched: _Changed,
+    dest: Metarange,
     plan: MergePlan,
     table: _RebasedTable,
     *,
     publish: bool,
 ) -> MergePlan:
     """The plan with one table as ``table`` makes it: the destination's files, what its change adds, and no others."""
-    (source, dest), change = sides, table.change()
-    touched: dict[str, tuple[Entry | None, Entry | None]] = {}
-    for batch in diff(base.reader, base.metarange, source, rows=True, prefix=table.folder):
-        pairs = zip(*(_rows(batch.column(name)) for name in ("left", "right")), strict=True)
-        touched |= dict(zip(batch.column("path").to_pylist(), pairs, strict=True))
+    change = table.change()
     # Other objects in the folder are none of the table's.
     touched = {
         path: pair

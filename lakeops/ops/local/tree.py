@@ -15,6 +15,7 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, InvalidPath, MergeConflict
 from lakeops.model.formatting import human_size
 from lakeops.model.ids import algorithm_of
+from lakeops.model.names import is_text
 from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
@@ -63,11 +64,11 @@ class Sides:
 def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
     """The files of a clone as they are now. Only those are read that may differ from the index."""
     tree, unread = WorkTree(), list[tuple[str, os.stat_result]]()
-    for name, status in walk(folder, lambda name: not is_clone_state(name) and _is_text(name)):
+    for name, status in walk(folder, lambda name: not is_clone_state(name) and is_text(name)):
         if name == PLACE:
             continue
         known = index.files.get(name)
-        if not _is_text(name):
+        if not is_text(name):
             tree.special.append(os.fsencode(name).decode(errors="backslashreplace"))
         elif not stat.S_ISREG(status.st_mode) or is_clone_state(name):
             tree.special.append(name)
@@ -96,14 +97,6 @@ def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
     tree.here[:] = [change for change in tree.here if not hidden.intersection([change.path, *folders_of(change.path)])]
     tree.special.sort(key=os.fsencode)
     return tree
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def find_clashes(ctx: Context, commit: Commit, prefix: str, here: Sequence[Change]) -> list[str]:
