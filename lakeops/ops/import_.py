@@ -14,12 +14,14 @@ from difflib import get_close_matches
 from functools import partial
 from hashlib import sha256
 from itertools import islice
+from types import TracebackType
+from typing import Self
 
 import pyarrow as pa
 
 from lakeops.engine.base import Engine
 from lakeops.model.arrow import array
-from lakeops.model.errors import InvalidInput, LakeopsError, NoChanges, ObjectNotFound
+from lakeops.model.errors import InvalidInput, LakeopsError, NoChanges, ObjectNotFound, Transient
 from lakeops.model.ids import check_commit_metadata, check_message
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Commit, IdempotentRequest
@@ -36,6 +38,8 @@ from lakeops.store.base import Listing, ObjectStore
 from lakeops.store.disk_cache import background_writes, flush
 from lakeops.store.open import parse_location, without_links
 
+_RESUMED_SECONDS = 3600
+"""After the last note of a killed import. Later the source may have changed, so it is listed from its start."""
 _BESIDE = 1000
 """Objects beside a source that has nothing, among which a name like it is looked for."""
 
@@ -82,7 +86,8 @@ def import_objects(
         prefix: the folder that the objects' paths begin with. Empty replaces all of the branch. For one object its
             path, or a folder that ends in a slash for an object of the source's name. Nothing else is replaced then.
         idempotency_key: a second call with the same key returns the first call's commit, and lists nothing. When the
-            first call was killed, the second one lists the rest of a bucket or inventory only.
+            first call was killed, or ended by an outage, less than an hour before, the second one lists the rest of a
+            bucket or inventory only.
         allow_empty_source: a source without objects empties the prefix. Without it, such a source is an error.
         skip_special: leave out links, devices, a clone's own files and names that are not UTF-8. Without it they are
             an error.
@@ -115,53 +120,55 @@ def import_objects(
     require_clean(ctx, found)
     store = ctx.stores().at(place)
     # The imported entries become ranges of their own, some of them perhaps the head's, before the branch is looked at.
-    how = (
-        f"skip={skip_special}" if idempotency_key and store.remote else ""
-    )  # a directory is watched while it is listed
-    written = _Written.find(ctx, request, found.head, folder, how)
-    if inventory:
-        total, listings = inventories.inventory(ctx.stores(), inventory, place, store, written.after, ctx.progress)
-    else:
-        total, listings = 0, store.scan(after=written.after, skip_special=skip_special)
-    ranges = partial(written.build, source=None if inventory else store, skip_special=skip_special, total=total)
-    single, refused = None, None
-    try:
-        part = ranges(entries(listings, place, folder, skip_special=skip_special))
-    except InvalidInput as error:
-        part, refused = Metarange.empty(), error  # a file is no directory
-    except ObjectNotFound as error:
-        raise ObjectNotFound(f"{error.message}{_meant(ctx, place)}") from None
-    if not part.count and not inventory and not source.endswith("/"):
-        single = _single(ctx, place, prefix)
-    if single is not None:
-        folder, table = single
-        part = ranges([table], source=None)
-    if not part.count and (refused or not allow_empty_source):
-        raise refused or ObjectNotFound(f"there is nothing at {url} to import{_meant(ctx, place)}")
-    pairs = pairs | {SOURCE: url, PREFIX: folder, OBJECTS: str(part.count), BYTES: str(part.size_bytes)}
+    # A directory is watched while it is listed, so a listing of it has to be whole.
+    how = f"skip={skip_special}" if idempotency_key and store.remote else ""
+    with _Written.find(ctx, request, found.head, folder, how) as written:
+        if inventory:
+            total, listings = inventories.inventory(ctx.stores(), inventory, place, store, written.after, ctx.progress)
+        else:
+            total, listings = 0, store.scan(after=written.after, skip_special=skip_special)
+        ranges = partial(written.build, source=None if inventory else store, skip_special=skip_special, total=total)
+        single, refused = None, None
+        try:
+            part = ranges(entries(listings, place, folder, skip_special=skip_special))
+        except InvalidInput as error:
+            part, refused = Metarange.empty(), error  # a file is no directory
+        except ObjectNotFound as error:
+            raise ObjectNotFound(f"{error.message}{_meant(ctx, place)}") from None
+        if not part.count and not inventory and not source.endswith("/"):
+            single = _single(ctx, place, prefix)
+        if single is not None:
+            folder, table = single
+            part = ranges([table], source=None)
+        if not part.count and (refused or not allow_empty_source):
+            raise refused or ObjectNotFound(f"there is nothing at {url} to import{_meant(ctx, place)}")
+        pairs = pairs | {SOURCE: url, PREFIX: folder, OBJECTS: str(part.count), BYTES: str(part.size_bytes)}
 
-    def attempt(publisher: str | None) -> CommitResult:
-        now = snapshot(ctx, branch)
-        require_clean(ctx, now)
-        if on_head is not None:
-            on_head(now.head.id)
-        suffix = layout.attempt(now.started, ctx.ids)
-        base = ctx.metarange(now.head)
-        with background_writes(ctx.store) as store:
-            metarange = replace_prefix(
-                base, folder, part, store=store, split=ctx.repository.split, attempt=suffix, exact=single is not None
-            )
-            if metarange.id == base.id:
-                what = repr(folder or "the whole branch")
-                raise NoChanges(f"{what} of branch {branch!r} holds the objects of {url} already")
-            file = write_metarange(store, metarange, suffix)
-        plan = CommitPlan(file, (now.head,), text, pairs, reused_commits=written.reused, begun=written.begun)
-        return publish(ctx, request, now, plan, publisher)
+        def attempt(publisher: str | None) -> CommitResult:
+            now = snapshot(ctx, branch)
+            require_clean(ctx, now)
+            if on_head is not None:
+                on_head(now.head.id)
+            suffix = layout.attempt(now.started, ctx.ids)
+            base = ctx.metarange(now.head)
+            with background_writes(ctx.store) as store:
+                metarange = replace_prefix(
+                    base,
+                    folder,
+                    part,
+                    store=store,
+                    split=ctx.repository.split,
+                    attempt=suffix,
+                    exact=single is not None,
+                )
+                if metarange.id == base.id:
+                    what = repr(folder or "the whole branch")
+                    raise NoChanges(f"{what} of branch {branch!r} holds the objects of {url} already")
+                file = write_metarange(store, metarange, suffix)
+            plan = CommitPlan(file, (now.head,), text, pairs, reused_commits=written.reused, begun=written.begun)
+            return publish(ctx, request, now, plan, publisher)
 
-    commit = in_turn(ctx, request, attempt).commit
-    if written.upload:
-        written.end()
-    return commit
+        return in_turn(ctx, request, attempt).commit
 
 
 @dataclass
@@ -191,7 +198,9 @@ class _Written:
         new = cls(ctx, request.branch, folder, upload, here, ctx.catalog.now(), (head,))
         found = ctx.catalog.staging.find_upload(ctx.repository_id, upload) if upload else None
         if found is not None:
-            file, digest, *ids = found[0].removeprefix(layout.METARANGES).split("/")
+            file, digest, noted, *ids = found[0].removeprefix(layout.METARANGES).split("/")
+            if new.begun.timestamp() - int(noted) > _RESUMED_SECONDS:
+                return new
             with suppress(LakeopsError):  # where something of it is gone, the import begins anew
                 reused = {one: ctx.catalog.commits.get(ctx.repository_id, one) for one in ids} | {head.id: head}
                 at = replace(head, meta_range_id=file[:64], meta_range_file=file, meta_range_digest=digest)
@@ -244,14 +253,22 @@ class _Written:
 
     def _note(self, rows: list[RangeRow]) -> None:
         file = write_metarange(self.ctx.store, Metarange.from_rows(rows), layout.attempt(self.begun, self.ctx.ids))
-        address = "/".join((layout.metarange_key(file.file), file.digest, *(commit.id for commit in self.reused)))
+        noted, ids = str(int(self.ctx.catalog.now().timestamp())), (commit.id for commit in self.reused)
+        address = "/".join((layout.metarange_key(file.file), file.digest, noted, *ids))
         catalog = self.ctx.catalog.staging
         catalog.begin_upload(self.ctx.repository_id, self.branch, address, upload=self.upload, begun=self.begun)
 
-    def end(self) -> None:
-        """Forget what was written. It lapses where the catalog does not answer now."""
-        with suppress(LakeopsError):
-            self.ctx.catalog.staging.end_upload(self.ctx.repository_id, self.upload)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Forget what was written, unless the call was killed or may succeed when it is tried again as it is.
+
+        It lapses where the catalog does not answer now.
+        """
+        if self.upload and (error is None or (isinstance(error, LakeopsError) and not isinstance(error, Transient))):
+            with suppress(LakeopsError):
+                self.ctx.catalog.staging.end_upload(self.ctx.repository_id, self.upload)
 
 
 def _single(ctx: Context, place: str, target: str) -> tuple[str, pa.Table] | None:

@@ -607,7 +607,9 @@ def test_a_killed_import_goes_on_where_it_was(killed, tmp_path, inventory):
     [
         ("bucket", "no key"),
         ("files", "another call"),
-        ("bucket", "late"),
+        ("bucket", "later than an hour"),
+        ("bucket", "later than the grace period"),
+        ("bucket", "an error"),
         ("bucket", "its ranges are gone"),
         ("files", "a directory"),
     ],
@@ -621,8 +623,13 @@ def test_a_killed_import_begins_anew(killed, tmp_path, clock, why):
     import_killed(repo, url, faults, **how)
     if why == "another call":
         how["skip_special"] = True
-    elif why == "late":
-        clock.advance(hours=13)
+    elif why.startswith("later"):
+        clock.advance(hours=2 if why.endswith("hour") else 13)
+    elif why == "an error":
+        source.put("2/zzz/.lakeops-local/index.json", b"")
+        with raising(errors.InvalidPath):
+            repo.branch("main").import_objects(url, "raw", "m", **how)
+        source.delete(["2/zzz/.lakeops-local/index.json"])
     elif why == "its ranges are gone":
         store = repo._ctx.store
         store.delete([item.key for item in store.list(layout.METARANGES)])
