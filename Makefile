@@ -38,13 +38,13 @@ format: setup ## format and fix what can be fixed
 tables: setup ## write lakeops/catalog/tables.py anew, after a change of the SQLModel classes in models.py
 	@PYTHONPATH=tests $(BIN)/python -m support.tables_source
 
-# Two workers for two cores.
+# A worker a core (tests/conftest.py says how many there are).
 test: setup ## the whole default suite (no services needed: it starts its own)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not s3 and not azure and not engines and not browser"
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow and not s3 and not azure and not engines and not browser"
 
 test-slow: setup ## what takes minutes
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
-	LAKEOPS_TEST_EXAMPLES=10 $(BIN)/python -m pytest -n 2 -m "hypothesis and not slow and not s3"
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "slow"
+	LAKEOPS_TEST_EXAMPLES=10 $(BIN)/python -m pytest -n auto -m "hypothesis and not slow and not s3"
 
 # Warnings are no errors here: what another Airflow uses of newer packages is not ours to mend.
 VERSION ?= 3.3.0
@@ -68,7 +68,7 @@ audit: setup ## look up weaknesses of the pinned packages; writes their bill of 
 test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's radosgw, installed when missing; SLOW=1 lets it lie in every way)
 	@set -e; place=$$(mktemp -d); trap '$(BIN)/python tests/services/radosgw.py stop "$$place"' EXIT; \
 	exports=$$($(BIN)/python tests/services/radosgw.py start "$$place"); eval "$$exports"; \
-	$(BIN)/python -m pytest -m "s3$(if $(SLOW),, and not slow)"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "s3$(if $(SLOW),, and not slow)"
 
 test-azure: setup ## the store's contract and the verbs on Azurite, an emulator of Azure (installed from npm when missing)
 	$(BIN)/python tests/services/azure.py $(BIN)/python -m pytest -m azure tests/store tests/ops/test_buckets.py

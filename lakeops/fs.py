@@ -69,7 +69,7 @@ class StagedTransaction(Transaction):  # type: ignore[misc]  # fsspec has no typ
     """Files that are staged at the end of a ``with fs.transaction`` block that ended well."""
 
     def start(self) -> None:
-        """Begin. Raises ``ValueError`` inside another transaction, whose files fsspec would forget."""
+        """Begin a transaction. Raises ``ValueError`` inside another one, whose files fsspec would forget."""
         if self.fs._intrans:  # noqa: SLF001 - fsspec's
             raise ValueError("a transaction of this filesystem is open already; end it before the next one begins")
         super().start()

@@ -132,7 +132,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment, then files."""
+        """The sources of settings, the strongest first: arguments, the environment, files."""
         return (init_settings, env_settings, *(_TomlFile(settings_cls, file, _table(file)) for file in _files()))
 
     @classmethod

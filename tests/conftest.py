@@ -8,6 +8,8 @@ import hypothesis
 import pytest
 from support.budget import examples
 
+from lakeops.machine import cores
+
 pytest_plugins = ["lakeops.testing.fixtures", "services.s3", "services.cloud"]
 
 # CI judges a change, so it tries the same examples each time; everywhere else new ones are tried. How long an example
@@ -26,6 +28,8 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 LONG_FILES = (
     "airflow/test_end_to_end.py", "spark/test_cluster.py", "airflow/test_every_operator.py", "spark/test_tables.py",
+    "airflow/test_publish.py", "harness/test_mixed.py", "spark/test_as_spark_reads.py", "airflow/test_gc_dag.py",
+    "airflow/test_admin.py", "tables/test_iceberg.py", "fs/test_writing.py", "gateway/test_limits.py",
     "airflow/test_spark_tasks.py", "spark/test_connect.py", "harness/test_killed_workers.py",
     "harness/test_nested.py", "ops/test_gc_interrupted.py", "ops/test_turns.py", "cost/test_far.py",
     "ops/test_far.py", "ops/test_links.py", "cli/test_records.py", "mirror/test_crash.py",
@@ -33,6 +37,10 @@ LONG_FILES = (
     "fsck/test_file_damage.py",
 )  # fmt: skip
 """Files that take longest. They come first: a worker that begins one last leaves the others with nothing to do."""
+
+
+def pytest_xdist_auto_num_workers():
+    return cores()
 
 
 def pytest_collection_modifyitems(items):
@@ -57,6 +65,14 @@ def quick_catalogs():
     from support.quick_catalogs import no_waits_for_the_disk, schema_made_once, statements_compiled_once
 
     with schema_made_once(), statements_compiled_once(), no_waits_for_the_disk():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen_objects_are_not_counted():
+    """Tasks of Airflow ask whether any are there. Python counts each, in 0.1 s with all tests loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "get_freeze_count", lambda: 1)
         yield
 
 

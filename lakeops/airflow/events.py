@@ -8,6 +8,7 @@ therefore key their work on ``commit_id``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lakeops.model.errors import CommitExpired, NotReplicated, RefNotFound
@@ -33,30 +34,22 @@ def describe(
     mirror does not have the older one, or when a catalog that was restored from a backup does not know it.
     """
     before = since or next(iter(commit["parents"]), None)
-    event: dict[str, Any] = {
+    changed = None
+    if before is not None:
+        with suppress(CommitExpired, NotReplicated, RefNotFound):
+            changed = repository.changed(before, commit["id"], partition_by=partition_by)
+    return {
         "repository": repository.id,
         "branch": branch,
         "commit_id": commit["id"],
         "parents": list(commit["parents"]),
         "message": commit["message"],
         "since": before,
-        "summary": None,
-        "prefixes": None,
-        "more_prefixes": False,
+        "summary": changed and changed.summary.to_json(),
+        "prefixes": changed and list(changed.prefixes),
+        "more_prefixes": changed is not None and changed.more_prefixes,
+        **({"partitions": list(changed.partitions)} if changed and partition_by is not None else {}),
     }
-    try:
-        changed = None if before is None else repository.changed(before, commit["id"], partition_by=partition_by)
-    except (CommitExpired, NotReplicated, RefNotFound):
-        changed = None
-    if changed is not None:
-        event |= {
-            "summary": changed.summary.to_json(),
-            "prefixes": list(changed.prefixes),
-            "more_prefixes": changed.more_prefixes,
-        }
-        if partition_by is not None:
-            event["partitions"] = list(changed.partitions)
-    return event
 
 
 def published(triggering: Mapping[Any, Iterable[Any]]) -> list[dict[str, Any]]:

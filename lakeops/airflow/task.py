@@ -55,6 +55,10 @@ REFS = {"branch", "destination", "merged_into", "ref", "since", "source"}
 """Arguments that are refs, in most operators."""
 MAY_BE_EMPTY = {"path", "prefix"}
 """Required arguments that mean everything when they are empty."""
+PROSE = {"data", "message", "sql"}
+"""Arguments of any text, also one that looks like a list."""
+NOTHING = {"", "None", "null"}
+"""Texts that templates make of nothing."""
 CONFLICTS_KEY = "conflicts"
 """The XCom that describes a merge conflict. A failed task has no result, so the XCom has a key of its own."""
 CONFLICTS_LISTED = 1000
@@ -320,11 +324,11 @@ class LineageDataset(NamedTuple):
 
 def number(name: str, value: int | str | None) -> int | None:
     """Parse a whole number, also from the text of a template. Empty text is None. Raises ``InvalidInput``."""
-    if value in (None, "", "None"):
+    if value is None or str(value).strip() in NOTHING:
         return None
     try:
-        return int(value)
-    except (TypeError, ValueError):
+        return int(str(value))
+    except ValueError:
         raise InvalidInput(f"{name}: {excerpt(str(value))} is not a number") from None
 
 
@@ -341,7 +345,7 @@ def truth(name: str, value: bool | str | None) -> bool:
 def literal(text: str) -> Any:
     """The list or map that Airflow has rendered to text: JSON, or Python's own form. Any other text as it is."""
     for parse in (json.loads, ast.literal_eval):
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        with suppress(TypeError, ValueError, SyntaxError, MemoryError, RecursionError):
             found = parse(text.strip())
             if isinstance(found, list | tuple | set | dict):
                 return sorted(found) if isinstance(found, set) else found
@@ -354,11 +358,11 @@ def texts(name: str, value: Sequence[str] | str | None) -> tuple[str, ...]:
     A text that is no list is the only one. One in square brackets must be a list.
     """
     if isinstance(value, str):
-        found = () if value.strip() in {"", "None", "null"} else literal(value)
+        found = () if value.strip() in NOTHING else literal(value)
         value = (found,) if isinstance(found, str) else found
     if isinstance(value, Mapping) or (value is not None and not isinstance(value, Iterable)):
         raise InvalidInput(f"{name}: {excerpt(value)} is no list of texts")
-    return tuple(_one_text(name, each) for each in value or ())
+    return tuple(_one_text(name, each) for each in (() if value is None else value))
 
 
 def _one_text(name: str, value: object) -> str:
@@ -418,6 +422,9 @@ class LakeopsTask(BaseOperator):
                 empty.append(name)
             elif value is not None and TEXT.fullmatch(kind) and not isinstance(value, str):
                 raise InvalidInput(f"{name}: {excerpt(value)} is not text")
+            elif isinstance(value, str) and TEXT.fullmatch(kind) and name not in PROSE:
+                if (value and value.strip() in NOTHING) or not isinstance(literal(value), str):
+                    raise InvalidInput(f"{name}: {excerpt(value)} is what a template makes of nothing or of several")
             elif value is not None and kind.startswith("Sequence"):
                 setattr(self, name, texts(name, value))
             elif value and kind.startswith("Mapping"):

@@ -1,1 +1,1 @@
-"""The transactional seam: refs, commits, staging, reflog. SQLModel on SQLite or PostgreSQL."""
+"""The catalog: refs, commits, staged rows and the reflog in transactions, by SQLModel on SQLite or PostgreSQL."""

@@ -67,7 +67,7 @@ class Dialect(Protocol):
 
     @property
     def account(self) -> str | None:
-        """Whose process it is, where the database has no logins. None where it has, and knows the time too."""
+        """The user whose process it is, where the database has no logins. None where it has, and knows the time too."""
 
     def engine(self, url: URL) -> Engine:
         """An engine whose connections are set up for the catalog. Nothing is connected yet."""

@@ -394,9 +394,8 @@ class CatalogPart:
 
     @staticmethod
     def insert_branch(conn: Connection, repository_id: str, name: str, commit_id: str, token: str) -> None:
-        """A branch with an empty staging area."""
-        values = {"repository_id": repository_id, "name": name, "commit_id": commit_id, "staging_token": token}
-        conn.execute(_NEW_BRANCH, {**values, "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []})
+        """Insert a branch with an empty staging area."""
+        conn.execute(_NEW_BRANCH, records.branch_values(BranchState(repository_id, name, commit_id, token)))
 
     def insert_ref(self, conn: Connection, table: Table, new: Insert, values: Mapping[str, Any]) -> None:
         """Run a statement of ``new_ref``. Raises ``AlreadyExists``, ``CommitExpired``, ``RefNotFound``."""

@@ -388,7 +388,7 @@ def _set_back(now: datetime, what: str, latest: datetime) -> MarkRefused:
 
 
 def _waits_until(conn: Connection, row: AnyRow | None, now: datetime) -> list[tuple[datetime, datetime]]:
-    """Between the last trusted time and now: the first and the last wait for a ref to move, and the longest between."""
+    """The first wait for a ref to move since the last trusted time, the last one, and the longest between them."""
     at = REFLOG.c.at
     since = REFLOG.c.sequence > (-1 if row is None else row.sequence)
     first, last = conn.execute(select(func.min(at), func.max(at)).where(since)).one()

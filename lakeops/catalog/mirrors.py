@@ -11,6 +11,7 @@ changes nothing once another wait has begun, but for the memory of what arrived,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -116,6 +117,13 @@ class Mirrors(CatalogPart):
     def get(self, conn: Connection, repository_id: str) -> MirrorRecord:
         """How the repository mirrors another one. Raises ``NotAMirror``, ``RepositoryNotFound``."""
         return _find_mirror(conn, repository_id)
+
+    @read_transaction
+    def find(self, conn: Connection, repository_id: str) -> MirrorRecord | None:
+        """How the repository mirrors another one. None when it is no mirror. Raises ``RepositoryNotFound``."""
+        with suppress(NotAMirror):
+            return _find_mirror(conn, repository_id)
+        return None
 
     @read_transaction
     def all(self, conn: Connection) -> list[MirrorRecord]:

@@ -128,7 +128,7 @@ class Intent:
 
     @property
     def along(self) -> Along:
-        """The note that a commit of somebody else keeps of it."""
+        """The note of this intent that somebody else's commit keeps."""
         return Along(self.committer, self.message, dict(self.metadata))
 
 

@@ -68,8 +68,7 @@ class Refs(CatalogPart):
         self, repository_id: str, name: str, commit_id: str, *, token: str, actor: str, hooks: Hooks = NONE
     ) -> BranchState:
         """A new branch at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
-        more = {"staging_token": token, "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []}
-        values = {"repository": repository_id, "ref": name, "commit": commit_id, "token": token, **more}
+        values = {"repository": repository_id, "ref": name, "commit": commit_id, "token": token}
         self._create(RefKind.BRANCH, values, actor, hooks, is_there=BRANCH.c.staging_token == token)
         return BranchState(repository_id, name, commit_id, token)
 

@@ -105,7 +105,7 @@ class Sqlite(Dialect):
         return self._clock.now()
 
     def failure_of(self, error: BaseException) -> TransactionFailure:
-        """Locked means retry. Anything else (disk full, not a database, read-only file) is a refusal."""
+        """The meaning of an SQLite error: retry for a locked file, refusal for all others (disk full, no database)."""
         code = getattr(error, "sqlite_errorcode", None)
         locked = code is not None and code & 0xFF in _AGAIN
         return TransactionFailure.RETRY if locked else TransactionFailure.REFUSED
@@ -162,7 +162,7 @@ def _set_up(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN4
 
 @contextmanager
 def _many_tuples() -> Iterator[None]:
-    """Without the search for cycles, which so many tuples set off: it takes a third of the time to read them."""
+    """Run without Python's search for cycles, which so many tuples set off and which takes a third of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

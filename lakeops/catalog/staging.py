@@ -8,6 +8,7 @@ covers sealed tokens, and any later ``purge_retired`` removes the rows of retire
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain, islice
@@ -51,7 +52,7 @@ from lakeops.catalog.records import (
     Staged,
 )
 from lakeops.catalog.tables import BRANCH, PROTECTION, REPOSITORY, RETIRED, STAGED, UPLOAD
-from lakeops.model.errors import BranchMoved, NotAsSeen
+from lakeops.model.errors import AttemptExpired, BranchMoved, NotAsSeen
 from lakeops.model.records import Commit
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Staging(CatalogPart):
         fingerprint: str = "",
         intent: Intent | None = None,
     ) -> Sealed:
-        """Before a commit: an active token with rows joins the sealed ones, and ``token`` takes its place.
+        """Seal the branch's active token, if it has rows, before a commit. ``token`` takes its place.
 
         Nothing is sealed when the idempotency key stands for a commit already (``KeyReused``: for another fingerprint),
         even if the branch takes no commits any more. ``intent`` is kept with the newest sealed token, in case somebody
@@ -347,23 +348,45 @@ class Staging(CatalogPart):
         return {name: staged for name, staged in found.items() if staged}
 
     @write_transaction
-    def begin_upload(self, conn: Connection, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:
+    def begin_upload(
+        self,
+        conn: Connection,
+        repository_id: str,
+        branch: str,
+        address: str,
+        *,
+        upload: str,
+        begun: datetime | None = None,
+    ) -> datetime:
         """Record that objects are being written below ``address``. Returns when, for ``started``.
 
-        Raises ``AttemptExpired`` when the clock is behind the GC watermark: nothing that begins now could be linked.
+        ``begun`` is when the first of them was written, where that was before. Raises ``AttemptExpired`` where that is
+        not behind the GC watermark: nothing of it could be linked.
         """
         here = UPLOAD.c.repository_id == repository_id
         repository = guards.lock_repository(conn, repository_id)
         guards.check_writable(conn, repository, action="stage", branch=branch)
         guards.find_branch(conn, repository_id, branch)
-        started = self.database.dialect.now(conn)
-        guards.check_started(repository, started, started)  # here, and not only once everything is written
+        now = self.database.dialect.now(conn)
+        started = begun or now
+        guards.check_started(repository, now, started)  # here, and not only once everything is written
         conn.execute(delete(UPLOAD).where(here, UPLOAD.c.id == upload))  # of an earlier run whose answer was lost
-        given_up = UPLOAD.c.started < records.epoch_micros(started - guards.grace_of(repository).at(started))
+        given_up = UPLOAD.c.started < records.epoch_micros(now - guards.grace_of(repository).at(now))
         conn.execute(delete(UPLOAD).where(here, given_up))
         values = {"id": upload, "branch": branch, "address": address, "started": records.epoch_micros(started)}
         conn.execute(insert(UPLOAD).values(repository_id=repository_id, **values))
         return started
+
+    @read_transaction
+    def find_upload(self, conn: Connection, repository_id: str, upload: str) -> tuple[str, datetime] | None:
+        """The address of an upload, and when it began. None without one, and for one that cannot be linked any more."""
+        repository, now = guards.find_repository(conn, repository_id), self.database.dialect.now(conn)
+        found = uploads_in_flight(conn, repository, now).get(upload)
+        with suppress(AttemptExpired):
+            if found is not None:
+                guards.check_started(repository, now, found[1])
+                return found
+        return None
 
     @write_transaction
     def end_upload(self, conn: Connection, repository_id: str, upload: str) -> None:
@@ -482,7 +505,7 @@ def _count_changes(conn: Connection, state: BranchState, counter: ChangeCounter)
 
 
 def _rows_at(counter: ChangeCounter, rows: Sequence[Staged] | pa.Table) -> dict[str, tuple[Any, ...]]:
-    """The rows of ``put_staged`` at a place: paths to the values of the columns behind the path."""
+    """The rows of ``put_staged`` at a place, by path: the values of the columns behind the path."""
     if isinstance(rows, Sequence):
         columns = [[records.staged_values("", "", row)[column.name] for row in rows] for column in _VALUES]
     else:

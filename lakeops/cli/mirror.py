@@ -11,7 +11,6 @@ from lakeops.cli import replication
 from lakeops.cli.options import RepositoryUri, argument, flag, value
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import Session, command
-from lakeops.model.errors import NotFound
 from lakeops.model.formatting import counted, human_size, moment, seconds, span
 
 if TYPE_CHECKING:
@@ -317,12 +316,11 @@ def drop(
     """At the source: stop keeping commits for a mirror that no longer exists. A mirror in use reports again."""
     repository = session.repository(uri)
     found = next((one for one in repository.registrations() if one.id == name), None)
-    if found is None:
-        raise NotFound(f"no mirror {name!r} has reported to repository {repository.id!r}")
-    kept = counted(len(found.commits), "commit")
-    session.confirm(
-        f"Keep nothing for {name!r}?",
-        lambda: session.message(f"{kept} may expire then. If the mirror is alive, this breaks it."),
-    )
+    if found is not None:
+        kept = counted(len(found.commits), "commit")
+        session.confirm(
+            f"Keep nothing for {name!r}?",
+            lambda: session.message(f"{kept} may expire then. If the mirror is alive, this breaks it."),
+        )
     repository.drop_registration(name)
     session.answer(found, ["Nothing is kept for ", (name, "green"), " any more"])

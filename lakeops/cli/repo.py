@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +9,6 @@ import typer
 from lakeops.cli.options import Metadata, RemovedKeys, RepositoryUri, argument, parse_metadata, value
 from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
-from lakeops.model.errors import NotAMirror
 from lakeops.model.formatting import counted, moment
 from lakeops.model.protection import ACTIONS, BEFORE, SECONDS, Hook
 
@@ -96,9 +94,7 @@ def adopt(session: Session, uri: RepositoryUri) -> None:
 def delete(session: Session, uri: RepositoryUri) -> None:
     """Forget a repository: its branches, tags and history. Its objects stay where they are."""
     repository = session.repository(uri)
-    followed = None
-    with suppress(NotAMirror):
-        followed = session.lake.mirror(repository.id).configuration
+    followed = session.lake.catalog.mirrors.find(repository.id)
     session.confirm(f"Delete repository {repository.id!r}?", lambda: _show_deletion(session, repository, followed))
     session.lake.delete_repository(repository.id)
     namespace = repository.storage_namespace

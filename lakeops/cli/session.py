@@ -22,7 +22,7 @@ from lakeops.cli.options import After, Amount, Json, Prefix, Progress, Transfer,
 from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import InvalidInput
-from lakeops.model.formatting import human_size
+from lakeops.model.formatting import human_size, span
 from lakeops.model.names import LakeUri
 from lakeops.model.records import Progress as Report  # the options have a Progress, too
 from lakeops.model.sanitising import safe
@@ -40,6 +40,9 @@ T = TypeVar("T")
 
 LINE_SECONDS = 2.0
 """Between two lines of progress."""
+
+RATE_SECONDS = 1.0
+"""Of work, before progress tells its rate."""
 
 MAX_LISTED = 20
 """Losses that are listed one by one before a question. The others are only counted."""
@@ -258,9 +261,10 @@ class Session(Printer, ExitStack):
         redirect = is_terminal(sys.stdout)
         with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=redirect) as bar:
             task = bar.add_task(safe(label), total=None, amount="")
+            amount_of = _Amounts(size)
 
             def advance(label: str, done: int, total: int) -> None:
-                shown = _amount(label, done, total, size)
+                shown = amount_of(label, done, total)
                 bar.update(task, description=safe(label), completed=done, total=total or None, amount=shown)
 
             self.lake.progress = advance
@@ -288,19 +292,34 @@ class Session(Printer, ExitStack):
         return chain(first, rest)
 
     def _lines(self, label: str, size: bool | Container[str]) -> Report:
-        passed, last = stopwatch(), 0.0
+        passed, last, amount_of = stopwatch(), 0.0, _Amounts(size)
         self.message(safe(label))
 
         def report(label: str, done: int, total: int) -> None:
             nonlocal last
+            shown = amount_of(label, done, total)
             if passed() - last >= LINE_SECONDS:
                 last = passed()
-                self.message(f"{safe(label)}: {_amount(label, done, total, size)}")
+                self.message(f"{safe(label)}: {shown}")
 
         return report
 
 
-def _amount(label: str, done: int, total: int, size: bool | Container[str]) -> str:
-    in_bytes = size if isinstance(size, bool) else label in size
-    shown = human_size if in_bytes else "{:,}".format
-    return f"{shown(done)} of {shown(total)}" if total else shown(done) if done else ""
+class _Amounts:
+    """Words for progress: how much of what is done, how much a second since the label came up, and the time left."""
+
+    def __init__(self, size: bool | Container[str]) -> None:
+        self._size = size
+        self._label, self._passed, self._first = "", stopwatch(), 0
+
+    def __call__(self, label: str, done: int, total: int) -> str:
+        if label != self._label:
+            self._label, self._passed, self._first = label, stopwatch(), done
+        in_bytes = self._size if isinstance(self._size, bool) else label in self._size
+        shown = human_size if in_bytes else "{:,}".format
+        amount = f"{shown(done)} of {shown(total)}" if total else shown(done) if done else ""
+        passed, moved = self._passed(), done - self._first
+        if passed < RATE_SECONDS or moved <= 0:
+            return amount
+        left = f", {span(round((total - done) * passed / moved))} left" if total > done else ""
+        return f"{amount}, {shown(round(moved / passed))}/s{left}"

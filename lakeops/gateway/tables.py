@@ -141,7 +141,7 @@ class IcebergRest:
         self._write = write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request to the Iceberg REST catalog."""
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         try:
             response = await run_in_threadpool(self._admit, scope, headers)

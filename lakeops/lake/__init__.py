@@ -1,4 +1,4 @@
-"""The composition root: settings -> Lake -> Repository -> Branch and Ref handles.
+"""Handles: a lake that settings open, its repositories, and their branches and refs.
 
 A handle is cheap, keeps no state of its own, and may be used from several threads. Its methods are the verbs of
 ``lakeops.ops``.

@@ -431,7 +431,7 @@ class Repository:
 
     @property
     def refs(self) -> RefsDump:
-        """The dump of commits, refs, rules and logs. ``Lake.restore_repository`` makes a repository of it."""
+        """The dump of the repository's records, of which ``Lake.restore_repository`` makes a repository."""
         return RefsDump(self._ctx)
 
     def registrations(self) -> list[Registration]:

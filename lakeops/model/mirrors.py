@@ -378,7 +378,7 @@ class MirrorRef:
 
     @property
     def ref(self) -> RefName:
-        """Kind and name."""
+        """The ref that this is about, as kind and name."""
         return RefName(self.kind, self.name)
 
 
@@ -434,7 +434,7 @@ class RefStatus(MirrorRef):
 
     @property
     def id(self) -> str:
-        """Its name, as everywhere in JSON."""
+        """The mirror's name, under the key that all JSON has for names."""
         return self.name
 
     @property

@@ -49,6 +49,15 @@ _RULES = {
 """How a branch or tag name breaks a rule, by the group of ``_REFUSED`` or ``_MISPLACED`` that matches."""
 
 
+def is_text(name: str) -> bool:
+    """Whether a name is text that UTF-8 can spell, as one with a lone surrogate is not."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def flaw(text: object, *, at_most: int, at_least: int = 0) -> str | None:
     """Why a text cannot be kept, in words that follow "it". None when every store and database can keep it.
 

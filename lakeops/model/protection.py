@@ -47,7 +47,7 @@ class Hook(JsonRecord):
     seconds: int = SECONDS
 
     def concerns(self, action: str, ref: str) -> bool:
-        """Whether it runs beside this change."""
+        """Whether the hook runs beside this change."""
         return (not self.actions or action in self.actions) and fnmatchcase(ref, self.pattern)
 
     @staticmethod

@@ -63,7 +63,7 @@ class _Entry(_ParsedRules):
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is for one name alone."""
+        """Whether the rule is for one name alone."""
         return _WILD.search(self.pattern) is None
 
     def covers(self, name: str) -> bool:

@@ -117,12 +117,12 @@ def start_bisect(ctx: Context, bad: str | None = None, *good: str, first_parent:
 
 
 def bisection(ctx: Context) -> Bisection:
-    """How far the search is that is under way. Raises ``NotFound`` when there is none."""
+    """The state of the search that is under way. Raises ``NotFound`` when there is none."""
     return _searched(ctx, _read(ctx))
 
 
 def mark_bisect(ctx: Context, verdict: Verdict, *refs: str) -> Bisection:
-    """Say of commits that they are good or bad, or that nothing can be told of them. Gives what comes next.
+    """Mark commits as good or bad, or as such that nothing can be told of. Returns the state of the search.
 
     Args:
         verdict: ``good``, ``bad`` or ``skip``.

@@ -18,7 +18,6 @@ from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
     InvalidInput,
     LakeopsError,
-    NotAMirror,
     NotFound,
     NotReplicated,
     ObjectNotFound,
@@ -133,15 +132,12 @@ class Context:
         """
         from lakeops.store.open import AddressPolicy, parse_location, real_place
 
-        try:
-            files = self.catalog.mirrors.get(self.repository_id).source.is_local
-        except NotAMirror:
-            files = True
+        mirror = self.catalog.mirrors.find(self.repository_id)
         listed = self.settings.external_prefixes
         return AddressPolicy(
             self.repository.storage_namespace,
             None if listed is None else tuple(parse_location(one).url for one in listed),
-            files,
+            mirror is None or mirror.source.is_local,
             tuple(
                 (one.id, f"{real_place(one.storage_namespace)}/{folder}")
                 for one in pages(self.catalog.repositories.page)

@@ -6,39 +6,40 @@ ranges hold the imported part alone, so a branch that moves meanwhile costs only
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from difflib import get_close_matches
+from functools import partial
+from hashlib import sha256
 from itertools import islice
+from types import TracebackType
+from typing import Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakeops.model.arrow import ENTRY_SCHEMA, array, no_metadata, scalar, text
-from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, NoChanges, ObjectNotFound
+from lakeops.engine.base import Engine
+from lakeops.model.arrow import array
+from lakeops.model.errors import InvalidInput, LakeopsError, NoChanges, ObjectNotFound, Transient
 from lakeops.model.ids import check_commit_metadata, check_message
-from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, flaw
-from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, IdempotentRequest
-from lakeops.model.sanitising import excerpt
+from lakeops.model.names import as_folder, check_path
+from lakeops.model.records import Commit, IdempotentRequest
 from lakeops.ops import inventory as inventories
 from lakeops.ops.context import Context, check_name
-from lakeops.ops.files import clone_state_among
+from lakeops.ops.listed import PartTask, build_in_parts, entries
 from lakeops.ops.overlap import check_source_apart
 from lakeops.ops.publish import CommitPlan, CommitResult, in_turn, publish, read_first, require_clean, snapshot
-from lakeops.ops.read import joined
 from lakeops.ranges.build import build, replace_prefix
-from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.range_file import write_metarange
-from lakeops.ranges.validation import check_entries
 from lakeops.store import layout
-from lakeops.store.base import Listing
-from lakeops.store.disk_cache import background_writes
-from lakeops.store.listing import gathered
+from lakeops.store.base import Listing, ObjectStore
+from lakeops.store.disk_cache import background_writes, flush
 from lakeops.store.open import parse_location, without_links
 
-_BATCH = 50_000
-"""Entries that are worked on at a time. Directories of any size are put together to about this many."""
-_SHOWN = 3
+_RESUMED_SECONDS = 3600
+"""After the last note of a killed import. Later the source may have changed, so it is listed from its start."""
 _BESIDE = 1000
 """Objects beside a source that has nothing, among which a name like it is looked for."""
 
@@ -53,65 +54,6 @@ def check_source(ctx: Context, url: str) -> str:
     check_source_apart(ctx.catalog, ctx.stores(), source, ctx.repository)
     ctx.find_policy().check_folders([source])
     return source
-
-
-def entries(listings: Iterable[Listing], source: str, folder: str, *, skip_special: bool = False) -> Iterator[pa.Table]:
-    """The objects of a source, as ``ENTRY_SCHEMA`` in path order. Their paths begin with ``folder``.
-
-    Raises ``InvalidPath`` for names that cannot be paths, and for own files of clones unless ``skip_special`` leaves
-    them out; ``InvalidInput`` for a size or time that cannot be recorded.
-    """
-    for batch in gathered(listings, _BATCH):
-        keys = array(batch.keys, pa.string())
-        _check_claims(keys, source)
-        paths = pc.binary_join_element_wise(text(folder), keys, text(""))
-        _check_paths(paths, source)
-        rows = len(keys)
-        columns = {
-            "path": paths,
-            "physical_address": joined(source, keys),
-            "checksum": array(batch.marks, pa.string()),
-            "size_bytes": array(batch.sizes, pa.int64()),
-            "mtime": array(batch.mtimes, pa.int64()),
-            "content_type": pa.repeat(text(DEFAULT_CONTENT_TYPE), rows),
-            "metadata": no_metadata(rows),
-        }
-        table = pa.table(columns, schema=ENTRY_SCHEMA)
-        check_entries(table)
-        own = _clone_state(keys, source, skip_special=skip_special)
-        yield table.filter(pc.invert(pc.is_in(keys, value_set=own))) if len(own) else table
-
-
-def _check_claims(keys: pa.Array, source: str) -> None:
-    """Refuse a source with the claim of a repository in it: what lies there is managed by another lake."""
-    claims = keys.filter(pc.match_substring_regex(keys, rf"(^|/){re.escape(layout.CLAIM)}$"))
-    if len(claims):
-        raise InvalidInput(
-            f"{excerpt(source)} holds the storage namespace of a repository, {excerpt(claims[0].as_py())}: its objects "
-            "live no longer than that repository needs them; import from elsewhere. Nothing was published"
-        )
-
-
-def _clone_state(keys: pa.Array, source: str, *, skip_special: bool) -> pa.Array:
-    """The keys of a clone's own files. Raises ``InvalidPath`` unless they are left out."""
-    found = clone_state_among(keys)
-    if found and not skip_special:
-        raise InvalidPath(
-            f"{excerpt(source)} holds the own files of a clone, such as {excerpt(found[0])}; remove them, or leave "
-            "them out with --skip-special. Nothing was published"
-        )
-    return array(found, pa.string())
-
-
-def _check_paths(paths: pa.Array, source: str) -> None:
-    long = pc.greater(pc.binary_length(paths), scalar(MAX_PATH_BYTES, pa.int32()))
-    bad = pc.or_(long, pc.match_substring(paths, "\0"))
-    if not pc.any(bad).as_py():
-        return
-    named = paths.filter(bad).to_pylist()
-    shown = "; ".join(f"{excerpt(path)} {flaw(path, at_most=MAX_PATH_BYTES)}" for path in named[:_SHOWN])
-    more = "; ..." if len(named) > _SHOWN else ""
-    raise InvalidPath(f"names in {excerpt(source)} cannot be object paths: {shown}{more}; nothing was published")
 
 
 SOURCE = "lakeops.import.source"
@@ -143,7 +85,9 @@ def import_objects(
         source: ``s3://bucket/prefix`` or ``file:///directory``. Where nothing is below it, it may be one object.
         prefix: the folder that the objects' paths begin with. Empty replaces all of the branch. For one object its
             path, or a folder that ends in a slash for an object of the source's name. Nothing else is replaced then.
-        idempotency_key: a second call with the same key returns the first call's commit, and lists nothing.
+        idempotency_key: a second call with the same key returns the first call's commit, and lists nothing. When the
+            first call was killed, or ended by an outage, less than an hour before, the second one lists the rest of a
+            bucket or inventory only.
         allow_empty_source: a source without objects empties the prefix. Without it, such a source is an error.
         skip_special: leave out links, devices, a clone's own files and names that are not UTF-8. Without it they are
             an error.
@@ -175,60 +119,156 @@ def import_objects(
         return found.commit
     require_clean(ctx, found)
     store = ctx.stores().at(place)
-    total, listings = 0, store.scan(skip_special=skip_special)
-    if inventory:
-        total, listings = inventories.inventory(ctx.stores(), inventory, place, store)
     # The imported entries become ranges of their own, some of them perhaps the head's, before the branch is looked at.
-    head, begun = found.head, ctx.catalog.now()
-    earlier = ctx.metarange(head)
+    # A directory is watched while it is listed, so a listing of it has to be whole.
+    how = f"skip={skip_special}" if idempotency_key and store.remote else ""
+    with _Written.find(ctx, request, found.head, folder, how) as written:
+        if inventory:
+            total, listings = inventories.inventory(ctx.stores(), inventory, place, store, written.after, ctx.progress)
+        else:
+            total, listings = 0, store.scan(after=written.after, skip_special=skip_special)
+        ranges = partial(written.build, source=None if inventory else store, skip_special=skip_special, total=total)
+        single, refused = None, None
+        try:
+            part = ranges(entries(listings, place, folder, skip_special=skip_special))
+        except InvalidInput as error:
+            part, refused = Metarange.empty(), error  # a file is no directory
+        except ObjectNotFound as error:
+            raise ObjectNotFound(f"{error.message}{_meant(ctx, place)}") from None
+        if not part.count and not inventory and not source.endswith("/"):
+            single = _single(ctx, place, prefix)
+        if single is not None:
+            folder, table = single
+            part = ranges([table], source=None)
+        if not part.count and (refused or not allow_empty_source):
+            raise refused or ObjectNotFound(f"there is nothing at {url} to import{_meant(ctx, place)}")
+        pairs = pairs | {SOURCE: url, PREFIX: folder, OBJECTS: str(part.count), BYTES: str(part.size_bytes)}
 
-    def ranges(tables: Iterable[pa.Table]) -> Metarange:
+        def attempt(publisher: str | None) -> CommitResult:
+            now = snapshot(ctx, branch)
+            require_clean(ctx, now)
+            if on_head is not None:
+                on_head(now.head.id)
+            suffix = layout.attempt(now.started, ctx.ids)
+            base = ctx.metarange(now.head)
+            with background_writes(ctx.store) as store:
+                metarange = replace_prefix(
+                    base,
+                    folder,
+                    part,
+                    store=store,
+                    split=ctx.repository.split,
+                    attempt=suffix,
+                    exact=single is not None,
+                )
+                if metarange.id == base.id:
+                    what = repr(folder or "the whole branch")
+                    raise NoChanges(f"{what} of branch {branch!r} holds the objects of {url} already")
+                file = write_metarange(store, metarange, suffix)
+            plan = CommitPlan(file, (now.head,), text, pairs, reused_commits=written.reused, begun=written.begun)
+            return publish(ctx, request, now, plan, publisher)
+
+        return in_turn(ctx, request, attempt).commit
+
+
+@dataclass
+class _Written:
+    """The ranges of an import so far: those that a killed call under the same key has written come first.
+
+    The import goes on as the attempt that the killed call was, so what that wrote gets no younger. Meanwhile the ranges
+    are on record as an upload in flight, with the name ``upload``, whose address names a metarange of them. So its
+    digest is in the catalog. ``reused`` are the commits whose ranges may be among them.
+    """
+
+    ctx: Context
+    branch: str
+    folder: str
+    upload: str
+    known: tuple[RangeRow, ...]
+    begun: datetime
+    reused: tuple[Commit, ...]
+    rows: list[RangeRow] = field(default_factory=list)
+
+    @classmethod
+    def find(cls, ctx: Context, request: IdempotentRequest, head: Commit, folder: str, how: str) -> _Written:
+        """What a call like this one has written. Nothing where it cannot be gone on with, or ``how`` is empty."""
+        upload = sha256(repr((request.key, request.fingerprint, how)).encode()).hexdigest() if how else ""
+        known = ctx.metarange(head)
+        here = tuple(known.rows(*known.overlapping(folder)))
+        new = cls(ctx, request.branch, folder, upload, here, ctx.catalog.now(), (head,))
+        found = ctx.catalog.staging.find_upload(ctx.repository_id, upload) if upload else None
+        if found is not None:
+            file, digest, noted, *ids = found[0].removeprefix(layout.METARANGES).split("/")
+            if new.begun.timestamp() - int(noted) > _RESUMED_SECONDS:
+                return new
+            with suppress(LakeopsError):  # where something of it is gone, the import begins anew
+                reused = {one: ctx.catalog.commits.get(ctx.repository_id, one) for one in ids} | {head.id: head}
+                at = replace(head, meta_range_id=file[:64], meta_range_file=file, meta_range_digest=digest)
+                part = ctx.metarange(at)
+                return replace(new, begun=found[1], reused=(*reused.values(),), rows=[*part.rows(0, len(part))])
+        return new
+
+    @property
+    def after(self) -> str:
+        """The key of the source behind which nothing was written yet."""
+        return self.rows[-1].last_path.removeprefix(self.folder) if self.rows else ""
+
+    def build(
+        self, tables: Iterable[pa.Table], *, source: ObjectStore | None, skip_special: bool, total: int
+    ) -> Metarange:
+        """All ranges, those of the tables written. A ``source`` may be listed on a cluster instead."""
+        ctx, attempt, earlier = self.ctx, layout.attempt(self.begun, self.ctx.ids), [*self.rows]
+        split, before = ctx.repository.split, sum(row.count for row in earlier)
+
+        def told(done: int) -> None:
+            ctx.progress("import", before + done, total)
+
+        def elsewhere(engine: Engine, rows: list[RangeRow]) -> Metarange | None:
+            if source is None:
+                return None
+            self.rows, done = [*earlier, *rows], sum(row.count for row in rows)
+            task = PartTask(source, self.folder, self.after, "", skip_special, split, attempt, self.known)
+            return build_in_parts(engine, ctx.store, task, lambda more: told(done + more))
+
+        told(0)
         with background_writes(ctx.store) as writer:
-            return build(
+
+            def note(rows: list[RangeRow]) -> None:
+                if self.upload:
+                    flush(writer)
+                    self._note([*earlier, *rows])
+
+            part = build(
                 writer,
                 tables,
-                ctx.repository.split,
-                layout.attempt(begun, ctx.ids),
+                split,
+                attempt,
                 engine=ctx.engine(),
-                known=earlier.rows(*earlier.overlapping(folder)),
-                on_progress=lambda done: ctx.progress("import", done, total),
+                known=self.known,
+                on_progress=told,
+                on_ranges=note,
+                elsewhere=elsewhere,
             )
+        return Metarange.from_rows([*earlier, *part.rows(0, len(part))])
 
-    single, refused = None, None
-    try:
-        part = ranges(entries(listings, place, folder, skip_special=skip_special))
-    except InvalidInput as error:
-        part, refused = Metarange.empty(), error  # a file is no directory
-    except ObjectNotFound as error:
-        raise ObjectNotFound(f"{error.message}{_meant(ctx, place)}") from None
-    if not part.count and not inventory and not source.endswith("/"):
-        single = _single(ctx, place, prefix)
-    if single is not None:
-        folder, table = single
-        part = ranges([table])
-    if not part.count and (refused or not allow_empty_source):
-        raise refused or ObjectNotFound(f"there is nothing at {url} to import{_meant(ctx, place)}")
-    pairs = pairs | {SOURCE: url, PREFIX: folder, OBJECTS: str(part.count), BYTES: str(part.size_bytes)}
+    def _note(self, rows: list[RangeRow]) -> None:
+        file = write_metarange(self.ctx.store, Metarange.from_rows(rows), layout.attempt(self.begun, self.ctx.ids))
+        noted, ids = str(int(self.ctx.catalog.now().timestamp())), (commit.id for commit in self.reused)
+        address = "/".join((layout.metarange_key(file.file), file.digest, noted, *ids))
+        catalog = self.ctx.catalog.staging
+        catalog.begin_upload(self.ctx.repository_id, self.branch, address, upload=self.upload, begun=self.begun)
 
-    def attempt(publisher: str | None) -> CommitResult:
-        now = snapshot(ctx, branch)
-        require_clean(ctx, now)
-        if on_head is not None:
-            on_head(now.head.id)
-        suffix = layout.attempt(now.started, ctx.ids)
-        base = ctx.metarange(now.head)
-        with background_writes(ctx.store) as store:
-            metarange = replace_prefix(
-                base, folder, part, store=store, split=ctx.repository.split, attempt=suffix, exact=single is not None
-            )
-            if metarange.id == base.id:
-                what = repr(folder or "the whole branch")
-                raise NoChanges(f"{what} of branch {branch!r} holds the objects of {url} already")
-            written = write_metarange(store, metarange, suffix)
-        plan = CommitPlan(written, (now.head,), text, pairs, reused_commits=(head,), begun=begun)
-        return publish(ctx, request, now, plan, publisher)
+    def __enter__(self) -> Self:
+        return self
 
-    return in_turn(ctx, request, attempt).commit
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Forget what was written, unless the call was killed or may succeed when it is tried again as it is.
+
+        It lapses where the catalog does not answer now.
+        """
+        if self.upload and (error is None or (isinstance(error, LakeopsError) and not isinstance(error, Transient))):
+            with suppress(LakeopsError):
+                self.ctx.catalog.staging.end_upload(self.ctx.repository_id, self.upload)
 
 
 def _single(ctx: Context, place: str, target: str) -> tuple[str, pa.Table] | None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import InvalidInput, ObjectNotFound
+from lakeops.model.records import Progress, quiet
 from lakeops.model.sanitising import excerpt
 from lakeops.store.base import Listing, ObjectStore, StoredObject
 from lakeops.store.foreign import FILE_BYTES, FILE_TIMES, limited
@@ -44,8 +45,12 @@ _SAMPLE = 32
 _MOST_MANIFEST = 64 << 20
 
 
-def inventory(stores: Stores, file: str, source: str, store: ObjectStore) -> tuple[int, Iterator[Listing]]:
+def inventory(
+    stores: Stores, file: str, source: str, store: ObjectStore, after: str = "", progress: Progress = quiet
+) -> tuple[int, Iterator[Listing]]:
     """The objects of a source that an inventory names: how many, and in path order what a scan would give of them.
+
+    The scan begins behind the key ``after``.
 
     ``file`` is a path or URL: ``.parquet``, ``.csv``, ``.csv.gz`` (with a header), or an S3 Inventory's manifest. Keys
     are those of the source's bucket, and what lies elsewhere in it is left out. Keys of a directory are relative to it.
@@ -56,7 +61,7 @@ def inventory(stores: Stores, file: str, source: str, store: ObjectStore) -> tup
     place = parse_location(source).url
     bucket, _, prefix = place.partition("://")[2].partition("/")
     prefix = f"{prefix}/" if prefix and store.remote else ""
-    tables = [_relevant(table, file, bucket, prefix) for table in _tables(stores, file)]
+    tables = [_relevant(table, file, bucket, prefix) for table in _tables(stores, file, progress)]
     names = set.intersection(*(set(table.column_names) for table in tables)) if tables else {"key"}
     known = [name for name in _TYPES if name in names] if store.remote and names >= _TYPES.keys() else ["key"]
     empty = pa.schema([(name, _TYPES[name]) for name in known]).empty_table()
@@ -65,14 +70,17 @@ def inventory(stores: Stores, file: str, source: str, store: ObjectStore) -> tup
     twice = pc.index(pc.equal(keys[1:], keys[:-1]), value=True).as_py() if len(keys) > 1 else -1
     if twice >= 0:
         raise InvalidInput(f"inventory {excerpt(file)} names {excerpt(keys[twice].as_py())} twice")
+    total = len(keys)
     if not store.remote:
-        return len(keys), _listed(store, keys)
+        return total, _listed(store, keys)
+    if known != ["key"]:
+        _check_some(store, found)
+    found = found.filter(pc.greater(found["key"], after))
     if known == ["key"]:
-        heads = in_flight(partial(_head, store), (key.as_py() for chunk in keys.chunks for key in chunk))
-        return len(keys), (Listing([one.key], [one.size_bytes], [one.mtime], [one.etag]) for one in heads)
-    _check_some(store, found)
+        heads = in_flight(partial(_head, store), (key.as_py() for chunk in found["key"].chunks for key in chunk))
+        return total, (Listing([one.key], [one.size_bytes], [one.mtime], [one.etag]) for one in heads)
     columns = (map(batch.column, _TYPES) for batch in found.to_batches(_BATCH))
-    return len(keys), (Listing(*(column.to_pylist() for column in some)) for some in columns)
+    return total, (Listing(*(column.to_pylist() for column in some)) for some in columns)
 
 
 def _listed(store: ObjectStore, keys: pa.ChunkedArray) -> Iterator[Listing]:
@@ -110,7 +118,7 @@ def _outgrown(key: str, why: str) -> InvalidInput:
     )
 
 
-def _tables(stores: Stores, file: str) -> Iterator[pa.Table]:
+def _tables(stores: Stores, file: str, progress: Progress) -> Iterator[pa.Table]:
     """The rows of all files of an inventory, with the file's own columns."""
     folder, name = _place(stores, file)
     if not name.endswith(".json"):
@@ -126,7 +134,8 @@ def _tables(stores: Stores, file: str) -> Iterator[pa.Table]:
         raise InvalidInput(f"{excerpt(file)} is no manifest of an S3 Inventory") from None
     if kind not in {"csv", "parquet"}:
         raise InvalidInput(f"the inventory {excerpt(file)} is {excerpt(kind)}; lakeops reads CSV and Parquet")
-    for key in keys:
+    for done, key in enumerate(keys):
+        progress("reading the inventory", done, len(keys))
         yield _table(stores.at(f"s3://{bucket}"), key, schema if kind == "csv" else None)
 
 

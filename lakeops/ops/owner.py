@@ -14,7 +14,7 @@ from lakeops.catalog.open import Catalog
 from lakeops.catalog.repositories import Ownership
 from lakeops.model.clock import Ids, retry, unix_seconds
 from lakeops.model.encoding import JsonRecord
-from lakeops.model.errors import NamespaceTaken, ObjectNotFound, PreconditionFailed, Transient
+from lakeops.model.errors import NamespaceTaken, PreconditionFailed, Transient
 from lakeops.model.formatting import moment
 from lakeops.model.marks import Identity, Owner, read_owner
 from lakeops.model.records import RepositoryRecord
@@ -24,7 +24,7 @@ from lakeops.ops.overlap import check_claim, claim
 from lakeops.store.base import ObjectStore
 from lakeops.store.copy import owners_at
 from lakeops.store.layout import owner_key
-from lakeops.store.reader import read_small
+from lakeops.store.reader import read_text
 
 TRIES = 32
 """How often a call that meets others of the same catalog begins again."""
@@ -214,10 +214,7 @@ def _is_ours(text: str, own: Ownership) -> bool:
 
 
 def _read(store: ObjectStore) -> str | None:
-    try:
-        return read_small(store, owner_key(store.url)).decode("utf-8", "replace")
-    except ObjectNotFound:
-        return None
+    return read_text(store, owner_key(store.url))
 
 
 def _refusal(ctx: Context, found: Owner | None) -> PreconditionFailed:

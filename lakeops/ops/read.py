@@ -6,7 +6,6 @@ instant: so a commit that is published meanwhile never hides an object.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,12 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import Staged
-from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, STAGED_SCHEMA, no_rows, text
+from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, STAGED_SCHEMA, no_rows
 from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, check_prefix, flaw
@@ -29,14 +27,11 @@ from lakeops.ops.context import Context, at_ref, public, watched
 from lakeops.ranges.metarange import SortedPaths
 from lakeops.ranges.read import PATH, EntryCursor
 from lakeops.ranges.rewrite import apply_changes
-from lakeops.ranges.validation import ABSOLUTE
+from lakeops.ranges.validation import ABSOLUTE, joined
 from lakeops.store import layout, recorded
 from lakeops.store.base import ObjectStore
 from lakeops.store.listing import present
 from lakeops.store.open import AddressPolicy
-
-_PLAIN = np.array([bool(re.fullmatch(layout.PLAIN, chr(byte))) for byte in range(256)])
-"""For each byte whether it stands for itself in a ``file://`` URL."""
 
 
 def full(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -44,25 +39,6 @@ def full(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
     if pc.all(pc.starts_with(addresses, layout.DATA)).as_py():
         return joined(namespace, addresses)
     return pc.if_else(pc.match_substring_regex(addresses, ABSOLUTE), addresses, joined(namespace, addresses))
-
-
-def joined(root: str, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """The full URLs of keys below a location."""
-    if root.startswith("file://") and not _need_no_escape(keys):
-        keys = pa.chunked_array([[layout.quote_path(key) for key in keys.to_pylist()]], pa.string())
-    return pc.binary_join_element_wise(text(root), keys, text("/"))
-
-
-def _need_no_escape(keys: pa.ChunkedArray | pa.Array) -> bool:
-    """Whether no key has a byte that is written otherwise in a URL: all bytes of a column are looked up at once."""
-    for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:
-        _, offsets, values = chunk.buffers()
-        if len(chunk) and values is not None:
-            bounds = np.frombuffer(offsets, np.int32)
-            start, end = bounds[chunk.offset], bounds[chunk.offset + len(chunk)]
-            if not _PLAIN[np.frombuffer(values, np.uint8)[start:end]].all():
-                return False
-    return True
 
 
 def as_table(rows: Iterable[Staged]) -> pa.Table:
@@ -404,7 +380,7 @@ class ListingCursor:
         return row, None if base is not None and self._bound is not None and base > self._bound else base
 
     def _pass(self, base: str | None) -> None:
-        """Go behind the next staged row and what it hides."""
+        """Move both cursors behind the next staged row and what it hides."""
         if base == self._rows[self._next].path:
             self._committed.advance()
         self._next += 1

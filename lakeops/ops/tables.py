@@ -16,7 +16,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from lakeops.catalog.records import Staged
-from lakeops.model.errors import Corrupted, InvalidInput, NotAMirror
+from lakeops.model.errors import Corrupted, InvalidInput
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging
@@ -106,11 +106,7 @@ class TableFiles:
 
     @cached_property
     def _is_mirror(self) -> bool:
-        try:
-            self._ctx.catalog.mirrors.get(self._ctx.repository_id)
-        except NotAMirror:
-            return False
-        return True
+        return self._ctx.catalog.mirrors.find(self._ctx.repository_id) is not None
 
 
 def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], Iterable[TableChange]]) -> None:

@@ -136,37 +136,37 @@ class MetarangeBuilder:
     _new: list[RangeRow] = field(default_factory=list, init=False)
 
     def keep(self, ranges: Metarange, start: int, stop: int) -> None:
-        """Ranges ``[start, stop)`` of a metarange follow: by reference, once no range is open.
+        """Add ranges ``[start, stop)`` of a metarange: by reference, once no range is open.
 
         Each of them ends with a cut, but for a last one that nothing follows.
         """
         while start < stop and self.chunker.open:
-            self._cut_anew(ranges.row(start))
+            self.cut_anew(ranges.row(start))
             start += 1
         self._parts.append((ranges, start, stop))
 
     def put(self, rows: tuple[RangeRow, ...]) -> None:
-        """Ranges that a task wrote follow."""
+        """Add ranges that a task wrote."""
         done = 0
         while done < len(rows) and self.chunker.open:
-            self._cut_anew(rows[done])
+            self.cut_anew(rows[done])
             done += 1
         self._parts.append((None, len(self._new), len(self._new) + len(rows) - done))
         self._new += rows[done:]
 
     def open(self, remainder: pa.Table) -> None:
-        """Rows follow whose range is open."""
+        """Add rows whose range stays open."""
         self._write(self.chunker.add(remainder))
 
     def finish(self) -> Metarange:
-        """The metarange. Nothing follows, so what is open is the last range."""
+        """The metarange. The range that is open becomes the last one."""
         if self.chunker.open:
             self._write([self.chunker.rest()])
         new = Metarange.from_rows(self._new)
         return joined((new if ranges is None else ranges, start, stop) for ranges, start, stop in self._parts)
 
-    def _cut_anew(self, row: RangeRow) -> None:
-        """A whole range follows while another is open: its rows are cut anew."""
+    def cut_anew(self, row: RangeRow) -> None:
+        """Cut the rows of a whole range anew: another range is open before it, or it does not end with a cut."""
         self.writer.known[row.id] = row
         self._write(self.chunker.add(fetch_range(self.writer.store, row).read()))
 

@@ -56,7 +56,9 @@ def build(
     *,
     engine: Engine | None = None,
     known: Iterable[RangeRow] = (),
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] = lambda _: None,
+    on_ranges: Callable[[list[RangeRow]], None] = lambda _: None,
+    elsewhere: Callable[[Engine, list[RangeRow]], Metarange | None] = lambda *_: None,
 ) -> Metarange:
     """The metarange of these entries, its ranges written (the metarange itself is not).
 
@@ -70,29 +72,38 @@ def build(
         known: ranges to refer to where the outcome equals them, instead of writing them again. The commits that they
             come from must be checked live when this is published.
         on_progress: called with the number of entries that are in written ranges so far.
+        on_ranges: called with the first ranges, each of which ends with a cut, whenever there are a quarter more.
+        elsewhere: given the engine, when it is chosen and is no threads, and all ranges so far. May make the rest
+            itself, instead of having it built from the tables.
     """
     check_split(split)
     engine = engine or LocalEngine()
     standing = {(row.first_path, row.last_path, row.count): row for row in known}
     closed = chunks(tables, split)
     built: list[RangeRow] = []
-    entries = size_bytes = 0
+    entries = size_bytes = told = 0
     for first in closed:
         size = max(_FIRST, len(built))
         place = engine.for_work(size * RANGE_SECONDS)
+        if not place.in_process and (rest := elsewhere(place, built)) is not None:
+            built += rest.rows(0, len(rest))
+            break
         tasks = _tasks(chain([first], islice(closed, size - 1)), place.group(size, at_once=True), attempt, standing)
         found: dict[int, list[RangeRow]] = {}
+        following = 0
         for number, rows in place.run(build_ranges, tasks, store):
             found[number] = rows
             entries += sum(row.count for row in rows)
             before, size_bytes = size_bytes, size_bytes + sum(row.file_bytes for row in rows)
             release_memory(before, size_bytes)
-            if on_progress:
-                on_progress(entries)
-        for number in range(len(found)):
-            built += found[number]
-    if on_progress:
-        on_progress(entries)
+            while following in found:
+                built += found.pop(following)
+                following += 1
+            on_progress(entries)
+            if len(built) > max(_FIRST, told * 5 // 4):
+                told = len(built)
+                on_ranges(built[:-1])  # the last one may have ended for want of more
+    on_progress(entries)
     return Metarange.from_rows(built)
 
 

@@ -85,7 +85,7 @@ def check_split(split: Split) -> None:
 
 @dataclass
 class Chunker:
-    """Rows come in, in order, and go out as whole ranges. The rest is the range still open, of ``open`` rows.
+    """A cutter of rows, which come in order, into whole ranges. The range that is still open has ``open`` rows.
 
     Rows must start right after a cut, and have one schema with a ``path``.
     """

@@ -421,7 +421,7 @@ def needed(reader: RangeReader, wanted: Metarange, known: Metarange) -> Iterator
 
 
 def _objects(rows: pa.Table) -> pa.Table:
-    """One row an object: the first."""
+    """The first row of each object."""
     sides = [in_one(rows.column(name)).dictionary_encode() for name in NEEDED_SCHEMA.names[:3]]
     if len(sides[0].dictionary) < rows.num_rows:  # an address comes twice
         codes = np.column_stack([to_numpy(side.indices) for side in sides])

@@ -311,7 +311,7 @@ class EntryCursor:
         return self._ahead[start : self._next]
 
     def advance(self) -> None:
-        """Go behind the entry here."""
+        """Move the cursor behind this entry."""
         if self._next < len(self._ahead):
             self._next += 1
         elif self._present() is not None:

@@ -45,6 +45,27 @@ _ENCODED = "%2[0-9A-Da-d]|%[3-6][0-9A-Fa-f]|%7[0-9A-Ea-e]"
 _NAME = f"(?:[^%./]|{_ENCODED})(?:[^%/]|{_ENCODED})*"
 _PLAIN_URL = rf"^(?:(?:s3|gs|az)://[A-Za-z0-9][A-Za-z0-9_-]{{1,253}}[A-Za-z0-9]/.|file:///(?:{_NAME}/)*{_NAME}$)"
 """URLs that are an object's without a closer look. What they encode is ASCII. Others need not be wrong."""
+_PLAIN = np.array([bool(re.fullmatch(layout.PLAIN, chr(byte))) for byte in range(256)])
+"""For each byte whether it stands for itself in a ``file://`` URL."""
+
+
+def joined(root: str, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """The full URLs of keys below a location."""
+    if root.startswith("file://") and not _need_no_escape(keys):
+        keys = pa.chunked_array([[layout.quote_path(key) for key in keys.to_pylist()]], pa.string())
+    return pc.binary_join_element_wise(text(root), keys, text("/"))
+
+
+def _need_no_escape(keys: pa.ChunkedArray | pa.Array) -> bool:
+    """Whether no key has a byte that is written otherwise in a URL: all bytes of a column are looked up at once."""
+    for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:
+        _, offsets, values = chunk.buffers()
+        if len(chunk) and values is not None:
+            bounds = np.frombuffer(offsets, np.int32)
+            start, end = bounds[chunk.offset], bounds[chunk.offset + len(chunk)]
+            if not _PLAIN[np.frombuffer(values, np.uint8)[start:end]].all():
+                return False
+    return True
 
 
 def check_entries(table: pa.Table) -> None:

@@ -168,15 +168,25 @@ class ObjectStore(Protocol):
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, paged underneath."""
 
-    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
+    def scan(
+        self, *, under: str = "", after: str = "", until: str = "", skip_special: bool = False, moving: bool = False
+    ) -> Iterator[Listing]:
         """Every object of the location, in byte order, several requests at a time; for callers that must miss none.
 
         What cannot be an object (a link, a device, a name that is not UTF-8) raises ``InvalidInput`` that names it,
         unless ``skip_special`` leaves such things out. What is seen to change meanwhile raises ``Transient``, unless
         the location is ``moving``: then what comes or goes during the scan may be in it or not, and everything else
         is. A location that is not there raises ``ObjectNotFound``. ``under`` is a folder that ends in a slash: only
-        what lies in it is listed, by its whole keys.
+        what lies in it is listed, by its whole keys. Of these come the keys behind ``after``, up to ``until`` (empty:
+        to the end).
         """
+
+    def borders(self, after: str, count: int) -> Sequence[str]:  # noqa: ARG002 - for stores that can
+        """About ``count`` ascending keys behind ``after`` between which scans are worth while, side by side.
+
+        They need not exist. None where a place has no way to guess them.
+        """
+        return []
 
     def keeps_versions(self) -> bool:
         """Whether a deleted object lives on as a version (a versioned bucket). False where that cannot be told."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lakeops.model.clock import Ids
@@ -53,6 +53,7 @@ from lakeops.store.bucket import (
 )
 from lakeops.store.in_flight import in_flight
 from lakeops.store.layout import TASKS
+from lakeops.store.listing import look_up
 from lakeops.store.reader import CheckedFile
 
 if TYPE_CHECKING:
@@ -281,13 +282,15 @@ class CloudStore(BucketStore):
         listing_prefix("", after)
         return self._listing(root, wanted, start)
 
-    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
+    def scan(
+        self, *, under: str = "", after: str = "", until: str = "", skip_special: bool = False, moving: bool = False
+    ) -> Iterator[Listing]:
         """Every object, or every one under a folder, in byte order. See ``ObjectStore.scan``.
 
         Empty objects are looked at: obstore lists what marks a folder as an object that is not there.
         """
         del moving
-        found = self.list(under)
+        found = takewhile(lambda item: not until or item.key <= until, self.list(under, after))
         while page := list(islice(found, _PAGE)):
             special = dict(in_flight(lambda item: (item.key, self._is_marker(item)), page))
             kept = [item for item in page if not special[item.key]]
@@ -378,13 +381,7 @@ class CloudStore(BucketStore):
                         return
 
     def _is_marker(self, item: StoredObject) -> bool:
-        if item.size_bytes:
-            return False
-        try:
-            self.head(item.key)
-        except ObjectNotFound:
-            return True
-        return False
+        return not item.size_bytes and look_up(self, item.key) is None
 
     def _delete_batch(self, names: dict[str, str]) -> Iterable[DeleteFailure]:
         try:

@@ -70,7 +70,7 @@ class DiskCache:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """The cache that the settings speak of."""
+        """The cache that the settings describe."""
         return cls(settings.disk_cache, settings.disk_cache_mb << 20)
 
     def get(self, digest: bytes) -> bytes | None:
@@ -110,7 +110,7 @@ class DiskCache:
             self._trim(folder)
 
     def usage(self) -> CacheUsage:
-        """Count what is here."""
+        """Count the files, and their bytes."""
         sizes = [size for folder in self._folders() for _, size, _ in _files(folder)]
         return CacheUsage(len(sizes), sum(sizes))
 
@@ -176,7 +176,7 @@ def with_cache(store: ObjectStore, cache: DiskCache | None) -> ObjectStore:
 
 
 class WrappedStore:
-    """Delegates every call to the wrapped store, and pickles as the wrapped store."""
+    """A wrapper that passes every call on to its store, and pickles as that store."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -216,8 +216,14 @@ def background_writes(store: ObjectStore) -> Iterator[ObjectStore]:
     writer = BackgroundWriter(store)
     with writer.pool:
         yield cast("ObjectStore", writer)
-    for put in writer.puts:
-        put.result()
+    flush(writer)
+
+
+def flush(store: object) -> None:
+    """Wait until all is written that was put in the background. Raises what the first put that failed raised."""
+    if isinstance(store, BackgroundWriter):
+        for put in store.puts:
+            put.result()
 
 
 class BackgroundWriter(WrappedStore):

@@ -38,6 +38,11 @@ def gathered(listings: Iterable[Listing], least: int) -> Iterator[Listing]:
         yield Listing(keys, sizes, mtimes, marks)
 
 
+def is_between(after: str, until: str, name: str) -> bool:
+    """Whether a key comes behind ``after`` and not behind ``until``, or a folder (ending in a slash) may hold such."""
+    return (name > after or (name.endswith("/") and after.startswith(name))) and (not until or name <= until)
+
+
 def in_order(first: Step) -> Iterator[Listing]:
     """The listings that a step leads to, in order, one step after the other: for readers who may stop early."""
     line: list[Found] = [first]
@@ -157,12 +162,12 @@ def present(store: ObjectStore, keys: Iterable[str]) -> dict[str, StoredObject]:
     many = [group for group in groups if len(group) >= LIST_FROM]
     single = [key for group in groups if len(group) < LIST_FROM for key in group]
     if not many and len(single) <= _FEW:
-        return {item.key: item for key in single if (item := _head(store, key)) is not None}
+        return {item.key: item for key in single if (item := look_up(store, key)) is not None}
     found: dict[str, StoredObject] = {}
     for listed, rest in in_flight(lambda group: _listed(store, group), many):
         found.update(listed)
         single += rest
-    for item in in_flight(lambda key: _head(store, key), single):
+    for item in in_flight(lambda key: look_up(store, key), single):
         if item is not None:
             found[item.key] = item
     return found
@@ -190,7 +195,8 @@ def _listed(store: ObjectStore, keys: Sequence[str]) -> tuple[dict[str, StoredOb
     return found, []
 
 
-def _head(store: ObjectStore, key: str) -> StoredObject | None:
+def look_up(store: ObjectStore, key: str) -> StoredObject | None:
+    """The description of an object, as ``head`` gives it. None where there is no object."""
     try:
         return store.head(key)
     except ObjectNotFound:

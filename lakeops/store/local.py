@@ -32,6 +32,7 @@ from lakeops.model.errors import (
     StoreUnavailable,
     Transient,
 )
+from lakeops.model.names import is_text
 from lakeops.model.sanitising import excerpt
 from lakeops.store.base import (
     Capabilities,
@@ -47,7 +48,7 @@ from lakeops.store.base import (
     pieces,
 )
 from lakeops.store.layout import quote_path
-from lakeops.store.listing import Found, ParallelListing, in_order
+from lakeops.store.listing import Found, ParallelListing, in_order, is_between
 from lakeops.store.reader import CheckedFile
 
 HIDDEN = b".lakeops"
@@ -242,14 +243,6 @@ def _check_regular(info: os.stat_result) -> None:
         raise InvalidPath("a pipe, socket or device is no object")
 
 
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeError:
-        return False
-    return True
-
-
 # --- listing ---
 
 _THREADS = 4
@@ -295,7 +288,7 @@ class _LocalScan:
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         name = entry.name
-                        if (name.isascii() or _is_utf8(name)) and name != HIDDEN.decode():
+                        if (name.isascii() or is_text(name)) and name != HIDDEN.decode():
                             if entry.is_file(follow_symlinks=False):
                                 files.append(name)
                                 continue
@@ -365,7 +358,7 @@ class _LocalScan:
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
-    if not _is_utf8(entry.name):
+    if not is_text(entry.name):
         return "its name is not UTF-8"
     if entry.is_symlink():
         return "a symbolic link"
@@ -549,7 +542,7 @@ class LocalStore(ObjectStore):
         return refused
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
-        if not (_is_utf8(prefix) and _is_utf8(after)):
+        if not (is_text(prefix) and is_text(after)):
             raise InvalidPath("a listing's prefix or start holds a lone surrogate, which is no text")
         return self._listing(prefix, after)
 
@@ -568,9 +561,12 @@ class LocalStore(ObjectStore):
             for listing in in_order(partial(scan.folder, folders)) if self.root.is_dir() else ():
                 yield from map(StoredObject, listing.keys, listing.sizes, listing.mtimes)
 
-    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
+    def scan(
+        self, *, under: str = "", after: str = "", until: str = "", skip_special: bool = False, moving: bool = False
+    ) -> Iterator[Listing]:
+        scanning = _LocalScan(self._tree, self.url, skip_special, moving, partial(is_between, after, until))
         with translated(self.url, ""):
-            yield from _LocalScan(self._tree, self.url, skip_special=skip_special, moving=moving).listings(under)
+            yield from scanning.listings(under)
 
     def checksum(self, item: StoredObject) -> str:
         """The SHA-256 of the contents in hex. Reads them all."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from lakeops.model.errors import Corrupted, Transient
+from lakeops.model.errors import Corrupted, ObjectNotFound, Transient
 from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
@@ -160,6 +160,14 @@ def read_small(store: ObjectStore, key: str, at_most: int = MOST_BYTES) -> bytes
     if len(found) > at_most:
         raise Corrupted(f"{store.url}/{key} is longer than {at_most:,} bytes, so it is not what lakeops writes there")
     return found
+
+
+def read_text(store: ObjectStore, key: str, at_most: int = MOST_BYTES) -> str | None:
+    """An object's contents as text. None when there is no object. Raises ``Corrupted`` for one that is too long."""
+    try:
+        return read_small(store, key, at_most).decode("utf-8", "replace")
+    except ObjectNotFound:
+        return None
 
 
 def parse_json(text: bytes | str) -> Any:  # noqa: ANN401 - JSON is anything

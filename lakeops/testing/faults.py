@@ -178,7 +178,7 @@ def _counted(operation: str) -> Any:  # noqa: ANN401 - it has the wrapped store'
 
 
 class FaultyStore:
-    """Any store, with a script of faults around it."""
+    """A wrapper of any store, with a script of faults."""
 
     def __init__(self, inner: ObjectStore, faults: Faults | None = None) -> None:
         self.inner = inner
@@ -223,6 +223,7 @@ class FaultyStore:
     swap = _counted("swap")
     head = _counted("head")
     list = _counted("list")  # counted when it is asked for, as a scan is
+    borders = _counted("borders")
     scan = _counted("scan")
     keeps_versions = _counted("keeps_versions")
     checksum = _counted("checksum")

@@ -10,7 +10,7 @@ from support.scenes import tree
 from lakeops import Lake
 from lakeops.airflow import approval, operators, sensors
 from lakeops.airflow.compat import LakeopsFailure
-from lakeops.airflow.task import LakeopsTask
+from lakeops.airflow.task import PROSE, LakeopsTask, number
 from lakeops.model.errors import InvalidInput
 
 # --- what each kind of argument cannot be ---
@@ -251,8 +251,42 @@ LISTS = [
     f"{{{str(PATHS)[1:-1]}}}",
 ]
 MAPS = [json.dumps({"day": "1"}), str({"day": "1"})]
-NO_LISTS = ["[a, b]", "[1, 2]", "['a', None]", "[['a']]", '["a", ["b"]]', '{"a": "b"}', [1], {"a": "b"}]
-NO_MAPS = ["day=1", "{day: 1}", "['day']", "[]x"]
+NO_LISTS = [
+    "[a, b]",
+    "[1, 2]",
+    "['a', None]",
+    "[['a']]",
+    '["a", ["b"]]',
+    '{"a": "b"}',
+    [1],
+    {"a": "b"},
+]
+NO_MAPS = ["{[1]: 2}", "{1, 'a'}", "day=1", "{day: 1}", "['day']", "[]x"]
+
+
+ONE = [
+    (task, name)
+    for task in sorted(set(TASKS) - SHARED)
+    for name, one in TASKS[task].parameters(object.__new__(TASKS[task])).items()
+    if str(one.annotation).removeprefix("StrategyName | ").removesuffix(" | None") == "str" and name not in PROSE
+]
+NO_TEXTS = ["None", " null\n", " ", "['a']", '["a", "b"]', "('a',)", "[]", "{}", '{"a": "b"}', "{'a'}"]
+
+
+@pytest.mark.parametrize(("task", "name"), ONE)
+def test_a_list_or_nothing_is_no_text_of_one_value(task, name):
+    """A reset of prefix "None" would drop nothing and be green, and an import to it would make a folder."""
+    given = {argument: good for argument, (good, _) in ROWS[task].items()}
+    for text in NO_TEXTS:
+        with pytest.raises(InvalidInput, match=rf"\b{name}\b"):
+            TASKS[task](task_id="task", **{"repo": "flights", **given, name: text}).check_values()
+
+
+@pytest.mark.parametrize("value", [2.5, True, "2.0", "two", "[1]", [1], {"a": 1}])
+def test_a_number_is_whole(value):
+    with pytest.raises(InvalidInput, match="parent_number"):
+        number("parent_number", value)
+    assert [number("n", text) for text in (3, " 3 ", "None", "null", "", None)] == [3, 3, None, None, None, None]
 
 
 def test_the_kinds_that_take_several_values_are_known():

@@ -21,7 +21,7 @@ pytestmark = [
     # With the usual split all is in one range, where less can go wrong.
     pytest.mark.parametrize(
         "split", [Split(1, 1, 2), pytest.param(Split(), marks=pytest.mark.slow)], ids=str, indirect=True
-    ),
+    )
 ]
 
 PATHS = [f"{folder}/{number:02}" for folder in "abcdef" for number in range(8)]

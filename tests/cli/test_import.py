@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+
+from lakeops import Split
 
 R = "lakefs://flights"
 
@@ -42,6 +45,23 @@ def test_what_people_see(run, flights, source):
 def test_the_same_key_is_the_same_commit(run, flights, source):
     args = ("import", "--from", "source", "--to", f"{R}/main/raw/", "-m", "m", "--idempotency-key", "k")
     assert run.json(*args) == run.json(*args)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["a listing", "an inventory"])
+def test_progress_tells_a_rate_and_where_the_total_is_known_an_end(run, lake, home, monkeypatch, known):
+    for seconds in ("LINE_SECONDS", "RATE_SECONDS"):
+        monkeypatch.setattr(f"lakeops.cli.session.{seconds}", 0)
+    lake.create_repository("many", split=Split(2, 4, 8))
+    Path("many").mkdir()
+    for number in range(60):
+        Path("many", f"{number:02}").touch()
+    Path("keys.csv").write_text("\n".join(["key", *(f"{number:02}" for number in range(60))]))
+    inventory = ("--inventory", "keys.csv") if known else ()
+    args = ("import", "--from", "many", "--to", "lakefs://many/main/raw", "-m", "m", *inventory)
+    lines = [line for line in run(*args, "--progress").stderr.splitlines() if line.startswith("import: ")]
+    shown = r"import: \d+ of 60, [\d,]+/s, \d+ s left" if known else r"import: \d+, [\d,]+/s"
+    assert any(re.fullmatch(shown, line) for line in lines), lines
+    assert re.fullmatch(r"import: 60( of 60)?, [\d,]+/s", lines[-1])
 
 
 @pytest.mark.parametrize(

@@ -136,17 +136,7 @@ def test_every_command_is_documented():
 
 READS = {
     *("repo list", "branch list", "branch show", "protection list", "check list", "tag list"),
-    *(
-        "tag show",
-        "fs cat",
-        "fs ls",
-        "fs stat",
-        "log",
-        "blame",
-        "history",
-        "show commit",
-        "merge-base",
-    ),
+    *("tag show", "fs cat", "fs ls", "fs stat", "log", "blame", "history", "show commit", "merge-base"),
     *("reflog", "audit", "diff", "gc rules get", "gc list", "config show", "cache show", "doctor", "fsck"),
 }
 """Commands that change nothing: they share a repository."""

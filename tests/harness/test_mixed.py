@@ -43,7 +43,7 @@ def killed_often(busy, *, kills):
 # --- the judge ---
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    """A lake and the log of one worker that has played each writer, and that nobody killed."""
+    """A lake, the log of one worker that has played each writer and that nobody killed, and the problems so far."""
     busy = Mixed(tmp_path_factory.mktemp("played"), "", groups=[[name for group in EACH for name in group]])
     busy.prepare()
     gateway = busy.start(1)
@@ -54,7 +54,7 @@ def played(tmp_path_factory):
         finally:
             busy.end(gateway, 1)
         assert judge(lake, busy.logs) == []
-        yield lake, busy.log(0)
+        yield lake, busy.log(0), []
 
 
 def newest(log, writer):
@@ -66,21 +66,27 @@ def path_of(log, writer):
 
 
 def new_problems(played, log, change):
-    before = judge(played[0], [log])
+    lake, own, known = played
     change()
-    return [problem for problem in judge(played[0], [log]) if problem not in before]
+    problems = judge(lake, [log])
+    new = [problem for problem in problems if problem not in known]
+    if log == own:
+        known[:] = problems
+    return new
 
 
-@pytest.mark.parametrize("writer", ["put", "upload", "copy", "replace", "append", "fsspec", "rename", "merge", "local"])
-def test_a_lost_write_is_named(played, writer):
-    path, main = path_of(played[1], writer), played[0].repository(REPOSITORY).branch("main")
-    # Once before the last commit, and once in what that commit shows.
-    lost = new_problems(played, played[1], lambda: main.delete(path))
-    assert len(lost) == 2
-    assert all(problem.startswith(f"{path}: {newest(played[1], writer).intent} left") for problem in lost)
-    assert len(new_problems(played, played[1], lambda: main.put(path, b"another text"))) == 2
-    text = newest(played[1], writer).what["paths"][path]
-    assert new_problems(played, played[1], lambda: main.put(path, text.encode())) == []
+def test_lost_writes_of_every_writer_are_named(played):
+    lake, log, _ = played
+    main = lake.repository(REPOSITORY).branch("main")
+    writers = ("put", "upload", "copy", "replace", "append", "fsspec", "rename", "merge", "local")
+    written = {path_of(log, writer): newest(log, writer) for writer in writers}
+    lost = new_problems(played, log, lambda: [main.delete(path) for path in written])
+    for path, note in written.items():  # once before the last commit, and once in what that commit shows
+        assert [one.startswith(f"{path}: {note.intent} left") for one in lost].count(True) == 2
+    assert len(lost) == 2 * len(written) == 2 * len(writers)
+    assert len(new_problems(played, log, lambda: [main.put(path, b"another text") for path in written])) == len(lost)
+    texts = {path: note.what["paths"][path].encode() for path, note in written.items()}
+    assert new_problems(played, log, lambda: [main.put(path, text) for path, text in texts.items()]) == []
 
 
 def test_an_object_that_nobody_wrote_is_named(played):
@@ -116,13 +122,14 @@ def test_rows_that_are_there_twice_are_named(played):
 
 
 def test_a_write_without_an_answer_is_there_whole_or_not_at_all(played, tmp_path):
-    lake, log = played
+    lake, log, _ = played
     path = path_of(log, "append")
     text = newest(log, "append").what["paths"][path]
     assert forged(played, tmp_path, intent("whole", paths={path: text})) == []
     assert forged(played, tmp_path, intent("none", paths={"one": "1", "other": "2"})) == []
     assert forged(played, tmp_path, ['["intent", "cut o']) == []
-    lake.repository(REPOSITORY).branch("main").put("part/1", b"1")
+    main = lake.repository(REPOSITORY).branch("main")
+    assert len(new_problems(played, log, lambda: main.put("part/1", b"1"))) == 2
     in_part = forged(played, tmp_path, intent("part", paths={"part/1": "1", "part/2": "2"}))
     assert len(in_part) == 2
     assert all(problem.startswith("part got no answer, and is there in part") for problem in in_part)

@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 from support.graphs import History, make_history, merge_base, random_dates, random_parents
 
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import (
-    divergences,
-    is_ancestor,
-    leading_to,
-    log,
-    merge_bases,
-    merge_bases_of,
-    walk,
-)
+from lakeops.model.graph import divergences, is_ancestor, leading_to, log, merge_bases, merge_bases_of, walk
 
 LONG = 20_000
 

@@ -1,7 +1,6 @@
 """Killed at any effect, run again: the same outcome, once."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.errors import raising
 from support.faulty_catalog import ALL_EFFECTS, count_effects
+from support.rewinding import Rewinding
 from support.scenes import SCENES, make, open_faulty
 from support.soundness import assert_sound
 
@@ -27,18 +27,18 @@ def settings_at(home):
     return Settings.load(home=home, fsync=False, committer="tester")
 
 
-@pytest.fixture(params=SCENES.values(), ids=SCENES.keys())
+@pytest.fixture(scope="module", params=SCENES.values(), ids=SCENES.keys())
 def scene(request):
     return request.param
 
 
-@pytest.fixture
-def prepared(scene, tmp_path):
-    """A home in which the scene may begin; copied for each kill."""
-    home = tmp_path / "home"
+@pytest.fixture(scope="module")
+def rewind(scene, tmp_path_factory):
+    """Puts a home back to where the scene begins."""
+    home = tmp_path_factory.mktemp("scene") / "home"
     with Lake.open(settings=settings_at(home), clock=ManualClock()) as lake:
         make(lake, scene)
-    return home
+    return Rewinding(home)
 
 
 def effects_of(scene, home):
@@ -51,22 +51,6 @@ def effects_of(scene, home):
         scene.check(repo)
         assert_sound(repo, data=True)
     return count
-
-
-@pytest.fixture
-def rewind(prepared):
-    """Puts the home back to where the scene begins; the path stays, since namespaces are absolute."""
-    saved = prepared.with_name("saved")
-    shutil.copytree(prepared, saved)
-
-    def rewind():
-        shutil.rmtree(prepared)
-        shutil.copytree(saved, prepared)
-        with Lake.open(settings=settings_at(prepared), clock=ManualClock()) as lake:
-            lake.repository("repo").adopt()  # the catalog is a copy of the one that was there
-        return prepared
-
-    return rewind
 
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
@@ -119,7 +103,9 @@ def run_again(scene, home, *, data):
 
 
 @pytest.mark.parametrize(
-    "scene", [pytest.param(one, id=name, marks=() if name in FEW else pytest.mark.slow) for name, one in SCENES.items()]
+    "scene",
+    [pytest.param(one, id=name, marks=() if name in FEW else pytest.mark.slow) for name, one in SCENES.items()],
+    scope="module",
 )
 @pytest.mark.parametrize("place", ["middle", *(pytest.param(end, marks=pytest.mark.slow) for end in ("first", "last"))])
 def test_killed_for_real_and_run_again(scene, rewind, place):

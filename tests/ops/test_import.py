@@ -20,17 +20,19 @@ from services.s3 import S3_KINDS
 from support.budget import examples
 from support.errors import raising
 from support.scenes import open_faulty, tree
+from support.soundness import assert_sound
 
 from lakeops import Branch, Lake, Settings, Split
 from lakeops.model import errors
-from lakeops.ops import import_ as source_listing
+from lakeops.ops import listed
+from lakeops.ranges import build as building
 from lakeops.ranges.build import build
 from lakeops.store import layout
 from lakeops.store.base import StoreSettings
 from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
-from lakeops.testing import Faults, ManualClock
+from lakeops.testing import Crash, Faults, ManualClock
 
 
 def write(root, files):
@@ -326,7 +328,7 @@ def faulty(settings, main):
 def test_a_source_that_changes_while_it_is_listed(faulty, source, tmp_path, monkeypatch):
     """It changes when the first range is written."""
     repo, faults = faulty
-    monkeypatch.setattr(source_listing, "_BATCH", 20)
+    monkeypatch.setattr(listed, "_BATCH", 20)
     head = repo.branch("main").head
     faults.hook("put", prefix=layout.RANGES, action=lambda _: (tmp_path / "source/new").touch())
     write(tmp_path / "source", {f"more/{n:04}": "" for n in range(300)})
@@ -546,6 +548,99 @@ def test_one_file(repo, main, tmp_path, to, path):
     assert commit.metadata["lakeops.import.objects"] == "1"
     with pytest.raises(errors.NoChanges):
         main.import_objects(source, to, "again")
+
+
+# --- killed, and called again ---
+@pytest.fixture(params=["files", "bucket"])
+def killed(request, endpoint_of, buckets, tmp_path, clock, monkeypatch):
+    """A repository, a bucket of 300 objects, faults to kill an import of it by, and the keys that are listed."""
+    endpoint, seen, scan = endpoint_of("moto"), [], S3Store.scan
+    settings, name = Settings.load(home=tmp_path / "home", s3_endpoint_url=endpoint), buckets(endpoint)
+    place = uuid.uuid4().hex
+    source = S3Store(name, f"{place}/source", StoreSettings(endpoint_url=endpoint))
+    for number in range(300):
+        source.put(f"{number % 3}/{number:03}", b"x" * number)
+
+    def scanned(store, **how):
+        for listing in scan(store, **how):
+            seen.extend(listing.keys)
+            yield listing
+
+    monkeypatch.setattr(S3Store, "scan", scanned)
+    monkeypatch.setattr(building, "_FIRST", 4)
+    monkeypatch.setattr(listed, "_BATCH", 20)
+    faults = Faults()
+    with open_faulty(settings, faults, clock=clock) as lake:
+        namespace = f"s3://{name}/{place}/lake" if request.param == "bucket" else None
+        repo = lake.create_repository("repo", storage_namespace=namespace, split=Split(2, 4, 8))
+        yield repo, source, faults, seen
+
+
+def import_killed(repo, url, faults, **how):
+    faults.crash(at=50, operations=("put",), prefix=layout.RANGES)
+    with pytest.raises(Crash):
+        repo.branch("main").import_objects(url, "raw", "m", **how)
+    faults.revive()
+
+
+@pytest.mark.parametrize("inventory", [None, True, False], ids=["listing", "inventory", "inventory of keys"])
+def test_a_killed_import_goes_on_where_it_was(killed, tmp_path, inventory):
+    repo, source, faults, seen = killed
+    how = {"idempotency_key": "k"}
+    if inventory is not None:
+        how["inventory"] = save(inventory_rows(source, known=inventory), "parquet", tmp_path, source)
+    import_killed(repo, source.url, faults, **how)
+    seen.clear()
+    commit = repo.branch("main").import_objects(source.url, "raw", "m", **how)
+    assert len(seen) <= 200
+    assert sum(call.operation == "put" and call.key.startswith(layout.RANGES) for call in faults.calls) <= 50  # of 75
+    assert faults.counts["head"] <= 200
+    whole = repo.create_branch("whole", commit.parents[0]).import_objects(source.url, "raw", "whole")
+    assert commit.meta_range_id == whole.meta_range_id
+    assert commit.metadata["lakeops.import.objects"] == "300"
+    assert not repo._ctx.catalog.retention.roots("repo").uploads
+    assert_sound(repo)
+
+
+@pytest.mark.parametrize(
+    ("killed", "why"),
+    [
+        ("bucket", "no key"),
+        ("files", "another call"),
+        ("bucket", "later than an hour"),
+        ("bucket", "later than the grace period"),
+        ("bucket", "an error"),
+        ("bucket", "its ranges are gone"),
+        ("files", "a directory"),
+    ],
+    indirect=["killed"],
+)
+def test_a_killed_import_begins_anew(killed, tmp_path, clock, why):
+    repo, source, faults, _ = killed
+    url, how = source.url, {"idempotency_key": None if why == "no key" else "k"}
+    if why == "a directory":
+        url = write(tmp_path / "source", {f"{number:03}": "x" for number in range(300)})
+    import_killed(repo, url, faults, **how)
+    if why == "another call":
+        how["skip_special"] = True
+    elif why.startswith("later"):
+        clock.advance(hours=2 if why.endswith("hour") else 13)
+    elif why == "an error":
+        source.put("2/zzz/.lakeops-local/index.json", b"")
+        with raising(errors.InvalidPath):
+            repo.branch("main").import_objects(url, "raw", "m", **how)
+        source.delete(["2/zzz/.lakeops-local/index.json"])
+    elif why == "its ranges are gone":
+        store = repo._ctx.store
+        store.delete([item.key for item in store.list(layout.METARANGES)])
+    if url == source.url:
+        source.put("0/0", b"new")  # before all that was listed
+    else:
+        write(tmp_path / "source", {"0": "new"})
+    commit = repo.branch("main").import_objects(url, "raw", "m", **how)
+    assert commit.metadata["lakeops.import.objects"] == "301"
+    assert len(paths(repo.branch("main"))) == 301
+    assert_sound(repo)
 
 
 def test_one_object_takes_the_place_of_one(bucket):

@@ -36,6 +36,7 @@ from lakeops.model.errors import (
 from lakeops.ops.refs import dump
 from lakeops.store import layout
 from lakeops.store.layout import CLAIM, dump_folder, owner_key
+from lakeops.store.reader import read_text
 from lakeops.testing import Crash, Faults
 
 Open = Callable[..., Lake]
@@ -242,7 +243,7 @@ def test_damage_is_found_and_nothing_is_restored(opened, tmp_path, clock):
 def forge(repo, change):
     """Rewrite the dump's only part, digests and all: what somebody who may write to the bucket could do."""
     store, folder = repo._ctx.store, layout.dump_folder(repo._ctx.store.url)
-    found = dump.parse(dump.read_text(store, folder))
+    found = dump.parse(read_text(store, folder + dump.MANIFEST))
     part = found.parts[0]
     lines = [json.loads(line) for line in gzip.decompress(store.get(folder + part.file)).splitlines()]
     change(lines)

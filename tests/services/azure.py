@@ -78,11 +78,7 @@ def make_container(endpoint: str, name: str) -> None:
 
 def environment(endpoint: str) -> dict[str, str]:
     """Tests of the settings that other programs get."""
-    return {
-        "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
-        "AZURE_STORAGE_ACCOUNT_KEY": KEY,
-        "AZURE_STORAGE_ENDPOINT": endpoint,
-    }
+    return {"AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": KEY, "AZURE_STORAGE_ENDPOINT": endpoint}
 
 
 if __name__ == "__main__":

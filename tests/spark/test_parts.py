@@ -26,13 +26,9 @@ BIG = bytes(300 * 1024)
 
 
 @pytest.fixture(autouse=True)
-def _not_frozen():
-    """This process goes on to collect garbage."""
-    jobs._freeze.cache_clear()
-    yield
-    import gc
-
-    gc.unfreeze()
+def _not_frozen(monkeypatch):
+    """This process is no worker of Spark, and goes on to collect garbage."""
+    monkeypatch.setattr(jobs, "_freeze", lambda: None)
 
 
 def test_small_tasks_travel_whole(store):

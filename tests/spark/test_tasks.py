@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pyarrow as pa
 import pytest
@@ -12,6 +14,7 @@ from lakeops import Lake, Settings, Split
 from lakeops.engine.base import Engine, LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.model.errors import NotAllReplicated
+from lakeops.ops import listed
 from lakeops.ops.fsck.ranges import Uses, check_ranges
 from lakeops.ops.mirror import copying
 from lakeops.ops.mirror.presence import CheckOptions, check_presence, plan_presence
@@ -20,6 +23,7 @@ from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import StoreSettings
 from lakeops.store.layout import CLAIM
 from lakeops.store.local import LocalStore
+from lakeops.store.s3 import S3Store
 
 pytestmark = pytest.mark.spark
 
@@ -144,3 +148,45 @@ def test_a_damaged_range_is_no_arrival(spark: SparkEngine, store: LocalStore) ->
     [damaged] = [proof for proof in proofs if proof.damage is not None]
     assert not damaged.arrived
     assert wanted.row(2).file in (damaged.damage or "")
+
+
+# --- a bucket is listed by workers ---
+SHAPES = {
+    "folders": [f"{number % 13:02}/{number:03}" for number in range(400)],
+    "flat": [f"part-{number:05}" for number in range(1_300)],
+}
+
+
+@pytest.mark.parametrize("names", SHAPES.values(), ids=SHAPES)
+def test_a_bucket_is_listed_in_parts_and_imported_alike(spark, endpoint_of, buckets, tmp_path, monkeypatch, names):
+    endpoint, seen, scan = endpoint_of("moto"), [], S3Store.scan
+    source = S3Store(buckets(endpoint), f"{tmp_path.name}/source", StoreSettings(endpoint))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: source.put(name, b""), names))
+
+    def scanned(store, **how):
+        seen.append([])
+        for listing in scan(store, **how):
+            seen[-1].extend(listing.keys)
+            yield listing
+
+    monkeypatch.setattr(S3Store, "scan", scanned)
+    monkeypatch.setattr(listed, "_BATCH", 50)
+    mains, taken = [], []
+    with ExitStack() as opened:
+        for engine in (LocalEngine(2), spark):
+            settings = Settings.load(home=tmp_path / engine.name, fsync=False, s3_endpoint_url=endpoint)
+            lake = opened.enter_context(Lake.open(settings=settings))
+            lake._engine = engine
+            mains.append(lake.create_repository("repo", split=Split(2, 4, 8)).branch("main"))
+        for message in ("all", "again"):
+            for main in mains:
+                seen.clear()
+                main.import_objects(source.url, "r/", message)
+                taken.append(max(map(len, seen)))
+            local, there = (main.head for main in mains)
+            assert (there.meta_range_id, there.metadata) == (local.meta_range_id, local.metadata)
+            assert there.metadata["lakeops.import.objects"] == str(len(names))
+            source.put(names[len(names) // 2], message.encode())
+    assert taken[::2] == [len(names)] * 2
+    assert max(taken[1::2]) < len(names), "the driver has listed everything by itself"

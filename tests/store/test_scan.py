@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 from concurrent.futures import Future
+from itertools import pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -13,6 +14,7 @@ from botocore.parsers import ResponseParserFactory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
+from support.listed import Bucket
 
 from lakeops.model.errors import InvalidInput, ObjectNotFound, StoreError, StoreUnavailable, Transient
 from lakeops.store import local
@@ -23,6 +25,7 @@ from lakeops.store.s3 import S3Store
 from lakeops.store.s3 import scan as s3_scan
 from lakeops.store.s3.client import client, moment, take_objects
 from lakeops.store.s3.client import moment as parsed
+from lakeops.store.s3.scan import borders
 
 
 def scanned(store, **options):
@@ -353,6 +356,62 @@ def test_a_folder_alone_is_scanned_by_whole_keys(store):
         assert [key for key, _, _ in scanned(store, under=folder, moving=True)] == inside
 
 
+@pytest.mark.parametrize("moving", [True, False])
+def test_a_scan_begins_and_ends_between_any_two_keys(store, moving):
+    keys = sorted((key for key in KEYS if key != "a"), key=str.encode)
+    for key in keys:
+        store.put(key, b"x")
+    places = ["", "a!", "a/1", "a/b/", "a/b/c", "a0", "b/", "é/ü", "\U0001f601"]
+    for after in places:
+        for until in places:
+            found = [key for key, _, _ in scanned(store, after=after, until=until, skip_special=True, moving=moving)]
+            assert found == [key for key in keys if key > after and (not until or key <= until)], (after, until)
+
+
+_NAMES = st.sets(st.lists(st.sampled_from("abc!"), min_size=1, max_size=4).map("/".join), max_size=30)
+
+
+@given(_NAMES, st.text("abc/!\x01", max_size=5), st.text("abc/!\x01", max_size=5), st.integers(1, 4))
+@settings(max_examples=examples(60), deadline=None)
+def test_a_part_of_a_bucket_is_what_a_whole_scan_has_there(names, after, until, page):
+    bucket = Bucket([f"r/{name}" for name in names], page)
+    wanted = [name for name in sorted(names) if name > after and (not until or name <= until)]
+    root = {name: f"r/{place}" if place else "" for name, place in (("after", after), ("until", until))}
+    assert listed_in(bucket, "r/", **root) == wanted
+
+
+@pytest.mark.parametrize("after", ["", "03/", "07/2", "z"])
+@pytest.mark.parametrize("shape", ["folders", "deeper folders", "flat", "one", "none"])
+def test_borders_divide_a_bucket_into_similar_parts_and_nothing_is_lost(shape, after):
+    names = {
+        "folders": [f"{folder:02}/{file}" for folder in range(40) for file in range(5)],
+        "deeper folders": [f"{one}/{two}/{three}/x" for one in "0z" for two in range(3) for three in range(9)],
+        "flat": [f"{number:05}" for number in range(2_000)],
+        "one": ["0"],
+        "none": [],
+    }[shape]
+    bucket = Bucket([f"r/{name}" for name in names], 20)
+    found = [one.removeprefix("r/") for one in borders(bucket, "bucket", "r/", f"r/{after}" if after else "", 8)]
+    assert found == sorted(set(found))
+    assert all(border > after for border in found)
+    assert bucket.requests <= 60
+    parts = [
+        listed_in(bucket, "r/", after=f"r/{one}" if one else "", until=f"r/{two}" if two else "")
+        for one, two in pairwise([after, *found, ""])
+    ]
+    left = [name for name in sorted(names) if name > after]
+    assert [name for part in parts for name in part] == left
+    if len(left) > 50:
+        assert 4 <= len(found) <= (64 if shape == "flat" else 16)
+        assert max(map(len, parts)) <= len(left) / 2
+
+
+def listed_in(bucket, root, **part):
+    found = [key for listing in s3_scan.scan(bucket, "bucket", root, skip_special=True, **part) for key in listing.keys]
+    assert found == sorted(found)
+    return found
+
+
 def test_a_scan_of_a_moving_place_holds_what_was_there_all_the_time(store, monkeypatch):
     """A listing may have, or lack, what others write and delete meanwhile."""
     stay = [f"{folder}/{number}" for folder in ("a", "b/c", "d") for number in range(30)]
@@ -369,34 +428,24 @@ def test_a_scan_of_a_moving_place_holds_what_was_there_all_the_time(store, monke
     assert found == sorted(found)
 
 
-def test_a_directory_that_vanishes_while_a_moving_place_is_scanned_is_passed_over(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "where", "gone", "left"),
+    [("folder", (b"b",), ["b/1", "b/2"], ["a/1", "a/2"]), ("_files", "a/", ["a/1"], ["a/2", "b/1", "b/2"])],
+    ids=["a directory", "a file"],
+)
+def test_what_vanishes_while_a_moving_place_is_scanned_is_passed_over(tmp_path, monkeypatch, method, where, gone, left):
     store = LocalStore(tmp_path / "root", fsync=False)
-    for key in ("a/1", "b/1", "b/2"):
+    for key in ("a/1", "a/2", "b/1", "b/2"):
         store.put(key, b"x")
-    look = local._LocalScan.folder
+    look = getattr(local._LocalScan, method)
 
-    def vanish(self, names):
-        if names == (b"b",):
-            store.delete(["b/1", "b/2"])
-        return look(self, names)
+    def vanish(self, names, *more):
+        if where in (names, *more):
+            store.delete(gone)
+        return look(self, names, *more)
 
-    monkeypatch.setattr(local._LocalScan, "folder", vanish)
-    assert [key for key, _, _ in scanned(store, moving=True, skip_special=True)] == ["a/1"]
-
-
-def test_a_file_that_vanishes_while_a_moving_place_is_scanned_is_passed_over(tmp_path, monkeypatch):
-    store = LocalStore(tmp_path / "root", fsync=False)
-    for key in ("a/1", "a/2", "b/1"):
-        store.put(key, b"x")
-    look = local._LocalScan._files
-
-    def vanish(self, names, base, run):
-        if base == "a/":
-            store.delete(["a/1"])
-        return look(self, names, base, run)
-
-    monkeypatch.setattr(local._LocalScan, "_files", vanish)
-    assert [key for key, _, _ in scanned(store, moving=True, skip_special=True)] == ["a/2", "b/1"]
+    monkeypatch.setattr(local._LocalScan, method, vanish)
+    assert [key for key, _, _ in scanned(store, moving=True, skip_special=True)] == left
 
 
 def test_a_place_without_versions_says_so(store):

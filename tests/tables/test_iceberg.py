@@ -63,11 +63,12 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField
-from support.served import KEYS
+from support.served import KEYS, running
 
 from lakeops import Lake, Repository
 from lakeops.gateway.app import serving
 from lakeops.model.errors import InvalidInput, MergeConflict
+from lakeops.model.records import Credentials
 
 Open = Callable[[str], Catalog]
 REFUSED = (InvalidInput, BadRequestError)
@@ -86,6 +87,15 @@ def rest_properties(options: dict[str, str]) -> dict[str, str]:
     return {"type": "rest", "uri": uri, "oauth2-server-uri": f"{uri}/v1/oauth/tokens", "credential": credential}
 
 
+@contextmanager
+def rest(lake: Lake) -> Iterator[dict[str, str]]:
+    """The catalog of a gateway that writes. It has a lake of its own, in a thread of this process."""
+    keys = Credentials("lakeops", "secret")
+    with Lake.open(settings=lake.settings, must_exist=True) as served, running(served, keys, write=True) as url:
+        options = {"aws_endpoint_url": url, "aws_access_key_id": keys.access_key}
+        yield rest_properties({**options, "aws_secret_access_key": keys.secret_key})
+
+
 @pytest.fixture
 def alone(shop: Repository, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Opens the tables of a ref by pyiceberg without a server."""
@@ -99,9 +109,8 @@ def alone(shop: Repository, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Open
 def catalog(request: pytest.FixtureRequest, lake: Lake, alone: Open) -> Iterator[Open]:
     """Opens the tables of a ref, by pyiceberg without a server and through the gateway."""
     if request.param == "REST":
-        with serving(lake, write=True) as options:
-            rest = rest_properties(options)
-            yield lambda ref: load_catalog("shop", **rest, warehouse=f"shop/{ref}/warehouse")
+        with rest(lake) as properties:
+            yield lambda ref: load_catalog("shop", **properties, warehouse=f"shop/{ref}/warehouse")
     else:
         yield alone
 
@@ -321,8 +330,8 @@ def test_format_versions_that_cannot_be_written_are_refused(published: Repositor
 
 def test_an_unknown_ref_has_no_tables_and_is_no_namespace(published: Repository, lake: Lake) -> None:
     """Spark asks for a table before ``DROP TABLE IF EXISTS``, and for a namespace before ``CREATE NAMESPACE``."""
-    with serving(lake, write=True) as options:
-        refs = load_catalog("shop", **rest_properties(options), warehouse="shop")
+    with rest(lake) as properties:
+        refs = load_catalog("shop", **properties, warehouse="shop")
         assert [refs.namespace_exists(one) for one in ("main", "none")] == [True, False]
         assert not refs.table_exists(("none", "web", "sales"))
         for ask in (refs.load_table, refs.drop_table):
@@ -342,9 +351,9 @@ RESOURCES = ("namespaces", "tables", "transactions", "views", "config", "oauth",
 def test_repositories_refs_folders_and_tables_may_have_the_name_of_a_resource(lake: Lake, word: str) -> None:
     lake.create_repository(word).create_branch(word)
     warehouses = {word: (word, word), **{"/".join([word] * parts): (word,) for parts in (2, 3, 4, 5)}}
-    with serving(lake, write=True) as options:
+    with rest(lake) as properties:
         for warehouse, namespace in warehouses.items():
-            catalog = load_catalog(word, **rest_properties(options), warehouse=warehouse)
+            catalog = load_catalog(word, **properties, warehouse=warehouse)
             catalog.create_namespace(namespace)
             assert catalog.list_namespaces(namespace[:-1]) == [namespace]
             catalog.create_table((*namespace, word), rows().schema).append(rows(1))
@@ -567,10 +576,7 @@ def test_metadata_that_is_too_large_is_not_read(
     published: Repository, alone: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lakeops.iceberg.tables.MOST_METADATA", 10)
-    for ask in (
-        lambda: alone("main").load_table("web.sales"),
-        lambda: alone("main").load_namespace_properties("web"),
-    ):
+    for ask in (lambda: alone("main").load_table("web.sales"), lambda: alone("main").load_namespace_properties("web")):
         with pytest.raises(REFUSED, match="metadata has 10 at most"):
             ask()
 
@@ -774,8 +780,8 @@ def long(number: int) -> bytes:
 
 @pytest.fixture
 def address(lake: Lake, shop: Repository) -> Iterator[dict[str, str]]:
-    with serving(lake, write=True) as options:
-        yield rest_properties(options)
+    with rest(lake) as properties:
+        yield properties
 
 
 @pytest.mark.parametrize("token", ["", "Bearer ", "Bearer none", "Bearer 9999999999.00", "Bearer 1.00", "Basic x"])

@@ -21,11 +21,13 @@ pytest.importorskip("starlette")
 from sqlalchemy import update
 from support import damage
 from support.page_addresses import ADDRESSES
+from support.rewinding import Rewinding
 
 from lakeops import Lake, Settings
 from lakeops.catalog.tables import COMMIT
 from lakeops.model.errors import StoreUnavailable
 from lakeops.testing import Faults, open_faulty
+from lakeops.web import pages
 from lakeops.web.app import IMPATIENT, application
 from lakeops.web.page import HEADERS
 from lakeops.web.pages import ROUTES
@@ -65,10 +67,18 @@ QUERIES = {
 """What each page takes from the address."""
 
 
-@pytest.fixture
-def lake(tmp_path):
-    with Lake.open(settings=Settings.load(home=tmp_path / "lake", fsync=False)) as opened:
+@pytest.fixture(scope="module")
+def rewind(tmp_path_factory):
+    home = tmp_path_factory.mktemp("populated") / "lake"
+    with Lake.open(settings=Settings.load(home=home, fsync=False)) as opened:
         damage.populate(opened)
+    return Rewinding(home)
+
+
+@pytest.fixture
+def lake(rewind):
+    pages._cache.clear()  # commits have the same ids in each test
+    with Lake.open(settings=Settings.load(home=rewind(), fsync=False)) as opened:
         yield opened
 
 

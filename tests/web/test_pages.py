@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.catalogs import expire_commits
+from support.rewinding import Rewinding
 
 pytest.importorskip("starlette")
 
-from lakeops import Lake, Repository
+from lakeops import Lake, Repository, Settings
 from lakeops.model.ids import Origin
 from lakeops.model.records import ReportKind
 from lakeops.testing import ManualClock
@@ -28,17 +29,17 @@ with warnings.catch_warnings():
 EVIL = "<script>alert('x')</script>\u202e&\"x"
 
 
-@pytest.fixture
-def lake(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAKEOPS_FSYNC", "false")
-    with Lake.open(home=tmp_path / "lake") as opened:
-        yield opened
+@pytest.fixture(scope="module")
+def rewind(tmp_path_factory):
+    """Puts a lake with a history back to where it ends."""
+    home = tmp_path_factory.mktemp("pages") / "lake"
+    with Lake.open(settings=Settings.load(home=home, fsync=False)) as lake:
+        fill(lake.create_repository("flights"))
+    return Rewinding(home)
 
 
-@pytest.fixture
-def flights(lake):
-    """A history with merges, a tag, conflicts, uncommitted changes, and names that are hostile."""
-    repo = lake.create_repository("flights")
+def fill(repo):
+    """Make a history with merges, a tag, conflicts, uncommitted changes, and names that are hostile."""
     main = repo.branch("main")
     for day in ("day=1", "day=2"):
         load = repo.create_branch(f"load-{day}")
@@ -55,7 +56,19 @@ def flights(lake):
     dev.delete("flights/day=1/part-0.csv")
     repo.create_tag("v1", "main~1")
     repo.delete_branch("load-day=1")
-    return repo
+
+
+@pytest.fixture
+def lake(rewind, monkeypatch):
+    monkeypatch.setenv("LAKEOPS_FSYNC", "false")
+    pages._cache.clear()  # commits have the same ids in each test
+    with Lake.open(home=rewind()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def flights(lake):
+    return lake.repository("flights")
 
 
 @pytest.fixture

@@ -21,9 +21,10 @@ with warnings.catch_warnings():
 METHODS = ("POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
-@pytest.fixture
-def settings(tmp_path):
-    chosen = Settings.load(home=tmp_path / "lake", fsync=False)
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """Settings of a lake with a history. No test changes it."""
+    chosen = Settings.load(home=tmp_path_factory.mktemp("populated") / "lake", fsync=False)
     with Lake.open(settings=chosen) as lake:
         damage.populate(lake)
     return chosen

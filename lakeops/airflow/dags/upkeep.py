@@ -237,7 +237,7 @@ def waiting(found: list[list[dict[str, Any]]] | None) -> list[dict[str, Any]]:
 
 @task
 def discovered() -> None:
-    """Fails the run when a mirror could not be seen; the others go on meanwhile."""
+    """Fail the run when a mirror could not be seen; the others go on meanwhile."""
 
 
 @task_group

@@ -49,7 +49,7 @@ class Pointed:
         return f"commit {self.commits[0]}"
 
     def flaw(self) -> str | None:
-        """Why this cannot lead to a metarange. None when it may."""
+        """The reason why this is no pointer to a metarange file. None when it may be one."""
         if not self.meta_range_file:
             if self.meta_range_id != EMPTY_METARANGE_ID:
                 return "the commit holds objects, but names no metarange file"
@@ -80,7 +80,7 @@ class Uses:
         return len(self._numbers)
 
     def add(self, metarange: Metarange, commits: list[str]) -> None:
-        """Take in the ranges of a metarange that these commits have."""
+        """Add the ranges of a metarange that these commits have."""
         table = metarange.table
         self.leaves.update(metarange.leaf_files)
         known = len(self._numbers)

@@ -210,7 +210,7 @@ class Listed:
         last = ""
         for rows in filter(len, map(checked, self._listing())):
             names = in_one(rows.column(0))
-            if names[0].as_py() <= last or not _ascend(names):
+            if names[0].as_py() <= last or pc.all(pc.less(names[:-1], names[1:])).as_py() is False:
                 raise Transient("the listing of the storage namespace is out of order; nothing was deleted; try again")
             last = names[-1].as_py()
             yield rows
@@ -235,10 +235,6 @@ class _Scratch(LocalStore):
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("xb") as target:
             return PutResult(sum(map(target.write, pieces(data, _PIECE))), "")
-
-
-def _ascend(names: pa.Array) -> bool:
-    return pc.all(pc.less(names[:-1], names[1:])).as_py() is not False
 
 
 def _by_slice(rows: pa.Table, borders: pa.Array) -> Iterator[tuple[int, pa.Table]]:

@@ -63,7 +63,7 @@ class FileDelta:
 
     @property
     def compacted(self) -> bool:
-        """Whether files were removed, and all their rows are in others."""
+        """Whether the change moved rows to other files and removed the old files."""
         return bool(self.removed) and self.keeps_rows
 
     @property

@@ -91,7 +91,7 @@ class Known:
     sha256: str
 
     def is_like(self, status: os.stat_result) -> bool:
-        """Whether the disk says the same of a file."""
+        """Whether the file on disk has this size and this time."""
         return (self.size_bytes, self.mtime_ns) == (status.st_size, status.st_mtime_ns)
 
 

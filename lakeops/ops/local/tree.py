@@ -15,6 +15,7 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, InvalidPath, MergeConflict
 from lakeops.model.formatting import human_size
 from lakeops.model.ids import algorithm_of
+from lakeops.model.names import is_text
 from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
@@ -63,11 +64,11 @@ class Sides:
 def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
     """The files of a clone as they are now. Only those are read that may differ from the index."""
     tree, unread = WorkTree(), list[tuple[str, os.stat_result]]()
-    for name, status in walk(folder, lambda name: not is_clone_state(name) and _is_text(name)):
+    for name, status in walk(folder, lambda name: not is_clone_state(name) and is_text(name)):
         if name == PLACE:
             continue
         known = index.files.get(name)
-        if not _is_text(name):
+        if not is_text(name):
             tree.special.append(os.fsencode(name).decode(errors="backslashreplace"))
         elif not stat.S_ISREG(status.st_mode) or is_clone_state(name):
             tree.special.append(name)
@@ -96,14 +97,6 @@ def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
     tree.here[:] = [change for change in tree.here if not hidden.intersection([change.path, *folders_of(change.path)])]
     tree.special.sort(key=os.fsencode)
     return tree
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def find_clashes(ctx: Context, commit: Commit, prefix: str, here: Sequence[Change]) -> list[str]:
@@ -214,7 +207,9 @@ def take(
     own = [name for name in tree.files if name not in taken]
     coming = [change.path for change in sides.there if change.path in wanted]
     check_names([*own, *coming], folds=folds_letters(folder))
-    _check_ways(folder, wanted, taken)
+    for way in {folder / parent for name in coming for parent in folders_of(name)}:
+        if way.is_symlink():
+            raise InvalidPath(f"{excerpt(str(way))} is a symbolic link that leads elsewhere; nothing was written")
     _check_room(folder, sum(change.size_bytes for change in sides.there if change.path in wanted))
     files = {name: known for name, known in index.files.items() if name not in taken}
     files.update((name, known) for name, known in tree.files.items() if known.checksum and name not in taken)
@@ -243,13 +238,6 @@ def take(
             files.update(_download(ctx, folder, {name: wanted[name] for name in coming}, noted, check_unchanged))
     write(folder, replace(index, ref=ref, commit=commit.id, whole=True, files=files))
     return [change for change in sides.here if change.path not in taken], sides.there
-
-
-def _check_ways(folder: Path, wanted: Mapping[str, Entry], taken: set[str]) -> None:
-    """Refuse to write through a link, before anything is written. Raises ``InvalidPath``."""
-    for way in {folder / parent for name in taken if name in wanted for parent in folders_of(name)}:
-        if way.is_symlink():
-            raise InvalidPath(f"{excerpt(str(way))} is a symbolic link that leads elsewhere; nothing was written")
 
 
 def _check_room(folder: Path, needed: int) -> None:

@@ -15,6 +15,7 @@ from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, Store
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import Known, check_nobody_owns, copy_object
 from lakeops.store.in_flight import in_flight
+from lakeops.store.listing import look_up
 
 GIVE_UP = 20
 """Refusals of a store, in one task or one run, after which nothing more is tried."""
@@ -65,7 +66,7 @@ def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
         try:
             copy_object(task.source, destination, item)
         except ObjectNotFound:
-            if _is_there(task.source, item.key):
+            if look_up(task.source, item.key) is not None:
                 raise
             return False
         return True
@@ -85,7 +86,7 @@ def delete_objects(
     """
     remaining = iter(keys)
     while some := tuple(islice(remaining, _BATCH)):
-        asked, failures = _do_each(lambda key: _is_there(source, key), some)
+        asked, failures = _do_each(lambda key: look_up(source, key) is not None, some)
         doomed = [key for key, is_there in asked if not is_there]
         check_nobody_owns(destination, known)
         refused = destination.delete(doomed) if doomed else []
@@ -133,11 +134,3 @@ def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tu
     for _ in in_flight(attempt, items, _THREADS):
         pass
     return done, failures
-
-
-def _is_there(source: ObjectStore, key: str) -> bool:
-    try:
-        source.head(key)
-    except ObjectNotFound:
-        return False
-    return True

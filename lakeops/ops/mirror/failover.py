@@ -80,7 +80,7 @@ def verify_history(ctx: Context) -> VerifiedHistory:
 
 
 class _HistoryCheck:
-    """Looks for what older commits need. The store's metadata files are listed once for it."""
+    """A check that the mirror has what older commits need. It lists the store's metadata files once."""
 
     def __init__(self, ctx: Context, commits: Mapping[str, Commit]) -> None:
         self._ctx = ctx

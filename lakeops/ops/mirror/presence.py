@@ -213,7 +213,7 @@ def check_rows(table: pa.Table, policy: AddressPolicy) -> None:
 
 
 def remember(proofs: Iterable[RangePresence]) -> Pending:
-    """The answers that spare the next look anything and say all there is to know, as ``plan_presence`` reads them."""
+    """The answers that spare the next look some work, in the form that ``plan_presence`` reads."""
     return {
         proof.file: None if proof.complete else json.dumps([astuple(one) for one in proof.missing])
         for proof in proofs

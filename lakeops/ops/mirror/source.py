@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
-from lakeops.model.errors import Corrupted, LakeopsError, NotAMirror, PreconditionFailed, RecordRefused
+from lakeops.model.errors import Corrupted, LakeopsError, PreconditionFailed, RecordRefused
 from lakeops.model.mirrors import MirrorRecord, RefKind, RefName
 from lakeops.model.records import Commit, RepositoryRecord
 from lakeops.ops.context import Context, line_of, pages
@@ -108,10 +108,7 @@ class Source:
 
     def rules(self) -> tuple[str | None, tuple[str, ...]]:
         """The retention rules and protected branches of the source, or of its own source where it is a mirror."""
-        try:
-            mirror = self.catalog.mirrors.get(self.repository_id)
-        except NotAMirror:
-            mirror = None
+        mirror = self.catalog.mirrors.find(self.repository_id)
         if mirror is not None and mirror.promoted_writable is None:
             return mirror.rules, mirror.protections
         protections = tuple(one.text for one in self.catalog.refs.all_protections(self.repository_id))

@@ -23,7 +23,7 @@ from lakeops.catalog.backups import Cut, Since, Write
 from lakeops.catalog.records import from_epoch_micros
 from lakeops.model.clock import retry
 from lakeops.model.encoding import JsonRecord
-from lakeops.model.errors import LakeopsError, NotAMirror, ObjectNotFound, PreconditionFailed, Transient
+from lakeops.model.errors import LakeopsError, PreconditionFailed, Transient
 from lakeops.model.ids import LATEST
 from lakeops.model.protection import REFS_DUMP
 from lakeops.ops.context import Context
@@ -31,7 +31,7 @@ from lakeops.ops.owner import check_owner
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import REFS, dump_folder
-from lakeops.store.reader import parse_json, read_small
+from lakeops.store.reader import parse_json, read_text
 
 FORMAT = 1
 MAX_BYTES = 4 << 20
@@ -70,14 +70,6 @@ class Manifest:
         """The manifest as it is written, with its own digest."""
         values = {"format": FORMAT, **asdict(self)}
         return json.dumps({**values, "digest": _digest_of(values)}, sort_keys=True)
-
-
-def read_text(store: ObjectStore, folder: str) -> str | None:
-    """A folder's manifest as it is. None when there is none. Raises ``Corrupted`` for one that is too long."""
-    try:
-        return read_small(store, folder + MANIFEST, MAX_BYTES).decode("utf-8", "replace")
-    except ObjectNotFound:
-        return None
 
 
 def parse(text: str) -> Manifest | None:
@@ -165,11 +157,11 @@ def dump(ctx: Context, *, full: bool = False) -> Dumped:
         PreconditionFailed: the repository is a mirror.
         StoreError: the store refused.
     """
-    with suppress(NotAMirror):
-        if ctx.catalog.mirrors.get(ctx.repository_id).promoted_writable is None:
-            raise PreconditionFailed(
-                f"{ctx.repository_id!r} is a mirror: make a lost one anew of its source, with `lakeops mirror create`"
-            )
+    mirror = ctx.catalog.mirrors.find(ctx.repository_id)
+    if mirror is not None and mirror.promoted_writable is None:
+        raise PreconditionFailed(
+            f"{ctx.repository_id!r} is a mirror: make a lost one anew of its source, with `lakeops mirror create`"
+        )
     folder = dump_folder(ctx.store.url)
     with TemporaryDirectory(prefix="lakeops-refs-") as place:
         return retry(
@@ -182,7 +174,7 @@ def dump(ctx: Context, *, full: bool = False) -> Dumped:
 def _attempt(ctx: Context, folder: str, place: Path, *, full: bool) -> Dumped | None:
     """Try once. None when somebody else replaced the manifest meanwhile."""
     check_owner(ctx)
-    text = read_text(ctx.store, folder)
+    text = read_text(ctx.store, folder + MANIFEST, MAX_BYTES)
     before = None if text is None else parse(text)
     cut = ctx.catalog.backups.cut(ctx.repository_id)
     name = f"{layout.attempt(from_epoch_micros(cut.at), ctx.ids)}.jsonl.gz"
@@ -215,7 +207,7 @@ def _attempt(ctx: Context, folder: str, place: Path, *, full: bool) -> Dumped | 
 
 def status(ctx: Context) -> DumpStatus:
     """The dump of this repository, whether it has everything, and whether each change is added to it."""
-    text = read_text(ctx.store, dump_folder(ctx.store.url))
+    text = read_text(ctx.store, dump_folder(ctx.store.url) + MANIFEST, MAX_BYTES)
     found = None if text is None else parse(text)
     behind = found is None
     if found is not None:  # a write that keeps nothing
@@ -232,7 +224,7 @@ def status(ctx: Context) -> DumpStatus:
 
 
 def accept(ctx: Context) -> None:
-    """Let a restored repository collect garbage: say that nothing is needed that the dump does not know."""
+    """Let a restored repository collect garbage, since the caller says that the dump knows everything needed."""
     ctx.catalog.backups.accept_restored(ctx.repository_id)
 
 

@@ -44,6 +44,7 @@ from lakeops.ops.repository import exists
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.open import Stores, normalise_namespace, parse_location
+from lakeops.store.reader import read_text
 
 ORIGIN = "the dump"
 _MAX_LINE = 8 << 20
@@ -100,7 +101,7 @@ def restore(
 def _find(store: ObjectStore, of: str | None) -> tuple[Manifest, str]:
     """The dump in a namespace. Raises ``NotFound``, ``Corrupted``, ``InvalidInput``."""
     folder = layout.dump_folder(store.url) if of is None else layout.dump_folder(parse_location(of).url)
-    text = dump.read_text(store, folder)
+    text = read_text(store, folder + dump.MANIFEST, dump.MAX_BYTES)
     if text is None and of is None:
         others = dump.folders(store)
         if len(others) > 1:
@@ -109,7 +110,7 @@ def _find(store: ObjectStore, of: str | None) -> tuple[Manifest, str]:
                 "(--of)"
             )
         folder = others[0] if others else folder
-        text = dump.read_text(store, folder) if others else None
+        text = read_text(store, folder + dump.MANIFEST, dump.MAX_BYTES)
     if text is None:
         raise NotFound(f"there is no dump in {store.url}; `lakeops refs dump` makes one while there is a catalog")
     found = dump.parse(text)
@@ -232,7 +233,7 @@ _FULL = ("protection", "rules", "mirror")
 
 
 def _take(state: _State, line: bytes) -> None:
-    """Take one line in. Raises ``RecordRefused``."""
+    """Add the record of one line to the state. Raises ``RecordRefused``."""
     try:
         kind, row = json.loads(line)
         values = {name: check(row[name]) for name, check in _COLUMNS.get(kind, {}).items()}

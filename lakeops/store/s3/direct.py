@@ -243,7 +243,7 @@ _BUCKET = re.compile(r"(?!xn--)(?!.*-(s3|s3alias)$)[a-z0-9][a-z0-9-]{1,61}[a-z0-
 
 @dataclass(repr=False, eq=False)
 class Direct:
-    """One bucket. Threads may share it.
+    """Plain requests to one bucket. Threads may share it.
 
     Every method returns None where botocore has to ask: the request was not made, or it was no success. Only that an
     object is missing is known for sure: then methods raise what botocore raises. ``keys`` gives the keys of now, None
@@ -355,7 +355,7 @@ _buckets: PerProcess[tuple[str, StoreSettings], Direct | None] = PerProcess(lamb
 
 
 def direct(bucket: str, settings: StoreSettings) -> Direct | None:
-    """This process's way to a bucket; None where all requests are botocore's."""
+    """The plain requests of this process to a bucket; None where all requests are botocore's."""
     return None if threads_lost() else _buckets.get((bucket, settings))
 
 

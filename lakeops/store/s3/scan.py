@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
@@ -20,7 +20,8 @@ from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transien
 from lakeops.model.sanitising import excerpt
 from lakeops.store.base import Listing
 from lakeops.store.bucket import object_name
-from lakeops.store.listing import Found, ParallelListing, split_points
+from lakeops.store.in_flight import in_flight
+from lakeops.store.listing import Found, ParallelListing, is_between, split_points
 from lakeops.store.s3.client import status_of, xml_part
 
 if TYPE_CHECKING:
@@ -31,22 +32,48 @@ _THREADS = 16
 _ENOUGH = 16
 """Folders on a page that keep all threads busy. Fewer are taken apart once more."""
 _LEVELS = 3
+_POINTS = 64
+"""Parts that a flat folder is divided into at most, on guesses of which the first ones are narrow."""
 
 
 def scan(
-    client: S3Client, bucket: str, root: str, under: str = "", *, skip_special: bool, moving: bool = False
+    client: S3Client,
+    bucket: str,
+    root: str,
+    under: str = "",
+    after: str = "",
+    until: str = "",
+    *,
+    skip_special: bool,
+    moving: bool = False,
 ) -> Iterator[Listing]:
     """All objects whose names begin with ``root`` (empty, or ending in a slash). Keys are what follows it.
 
-    ``under`` is a folder below the root that holds all that is wanted.
+    ``under`` is a folder below the root that holds all that is wanted. Names come behind ``after``, up to ``until``.
     """
-    scanning = _S3Scan(client, bucket, root, skip_special, moving)
+    scanning = _S3Scan(client, bucket, root, skip_special, moving, after, until)
     last = ""
     for listing in scanning.parallel.run(partial(scanning.level, root + under, 1)):
         if listing.keys[0] <= last:
             raise StoreError(f"bucket {bucket!r} does not list names in byte order; use another server")
         last = listing.keys[-1]
         yield listing
+
+
+def borders(client: S3Client, bucket: str, root: str, after: str, count: int) -> list[str]:
+    """About ``count`` ascending names behind ``after`` that part what lies below ``root``: see ``ObjectStore.borders``.
+
+    They are folders, as far down as there have to be to get so many, and points in flat folders of many pages.
+    """
+    scanning = _S3Scan(client, bucket, root, skip_special=True, moving=True, after=after)
+    found, points, inside = list[str](), list[str](), [root]
+    for _ in range(_LEVELS):
+        if len(found) < count:
+            parts = list(chain.from_iterable(in_flight(scanning.parts, inside)))
+            inside = [name for name in parts if name.endswith("/")]
+            found, points = found + inside, points + [name for name in parts if not name.endswith("/")]
+    chosen = {*sorted(found)[:: -(-len(found) // count) or 1], *points}
+    return sorted(name for name in chosen if name > after)
 
 
 @dataclass(frozen=True)
@@ -74,18 +101,19 @@ class _S3Scan:
     root: str
     skip_special: bool
     moving: bool
+    after: str = ""
+    until: str = ""
     parallel: ParallelListing = field(default_factory=lambda: ParallelListing(_THREADS))
 
     def level(self, prefix: str, depth: int, token: str = "") -> Sequence[Found]:
         """One page of a folder: its own objects, and a step for each folder in it."""
-        answer = self._page(prefix, token, Delimiter="/")
-        folders = [item["Prefix"] for item in answer.get("CommonPrefixes", ())]
-        folders = [folder for folder in folders if folder.startswith(prefix) and folder != prefix]
-        objects = self._wanted_objects(prefix, answer)
+        answer, folders, truncated = self._folder_page(prefix, token)
+        objects, until = self._wanted_objects(prefix, answer), self.until or None
         nothing = not token and not folders and not objects and not answer["IsTruncated"]
-        if nothing and depth > 1 and not self.moving:
+        if nothing and depth > 1 and self._is_whole(prefix):
             raise self._bucket_changed(prefix)
-        apart = depth < _LEVELS and len(folders) < _ENOUGH and not answer["IsTruncated"]
+        objects = [one for one in objects if until is None or one["Key"] <= until]
+        apart = depth < _LEVELS and len(folders) < _ENOUGH and not truncated
         found: list[Found] = []
         at = 0
         for folder in folders:
@@ -93,13 +121,14 @@ class _S3Scan:
             while at < len(objects) and objects[at]["Key"] < folder:
                 at += 1
             found += self._listing(objects[before:at])
-            inside = partial(self.partition, _Partition(folder, empty=True))
+            after = xml_part(self.after) if self.after.startswith(folder) else ""
+            inside = partial(self.partition, _Partition(folder, after, until, empty=self._is_whole(folder)))
             found.append(partial(self.level, folder, depth + 1) if apart else inside)
         found += self._listing(objects[at:])
         last = objects[-1]["Key"] if objects else ""
-        if answer["IsTruncated"] and last and not folders and xml_part(last) == last:
-            found += self._split(_Partition(prefix, after=last), objects, "")
-        elif answer["IsTruncated"]:
+        if truncated and last and not folders and xml_part(last) == last:
+            found += self._split(_Partition(prefix, last, until), objects, "")
+        elif truncated:
             found.append(partial(self.level, prefix, depth, answer["NextContinuationToken"]))
         return found
 
@@ -109,7 +138,7 @@ class _S3Scan:
         answer = self._page(which.prefix, which.token, **after)
         objects = self._wanted_objects(which.prefix, answer)
         empty = which.empty and not objects
-        if empty and not answer["IsTruncated"] and not self.moving:
+        if empty and not answer["IsTruncated"]:
             raise self._bucket_changed(which.prefix)
         inside = [item for item in objects if which.until is None or item["Key"] <= which.until]
         found: list[Found] = [*self._listing(inside)]
@@ -118,6 +147,33 @@ class _S3Scan:
             rest = replace(which, after=last, width=2 * which.width, empty=empty)
             found += self._split(rest, inside, answer["NextContinuationToken"])
         return found
+
+    def parts(self, prefix: str) -> list[str]:
+        """The folders in a folder; where it has none, and many pages, points in it."""
+        answer, folders, truncated = self._folder_page(prefix)
+        if not folders and truncated:
+            names = [item["Key"] for item in self._wanted_objects(prefix, answer)]
+            return split_points(names, None, start=len(prefix), count=_POINTS)
+        while truncated and answer.get("CommonPrefixes"):
+            answer, more, truncated = self._folder_page(prefix, answer["NextContinuationToken"])
+            folders += more
+        return folders
+
+    def _folder_page(self, prefix: str, token: str = "") -> tuple[ListObjectsV2OutputTypeDef, list[str], bool]:
+        """A page of a folder by itself, the wanted folders on it, and whether more may come behind it."""
+        begun = xml_part(self.after.removeprefix(prefix).split("/")[0]) if self.after.startswith(prefix) else ""
+        # Where ``after`` lies deeper, its folder is still to come: the page begins before it.
+        start = {"StartAfter": prefix + begun} if begun and not token else {}
+        answer = self._page(prefix, token, Delimiter="/", **start)
+        folders = [item["Prefix"] for item in answer.get("CommonPrefixes", ())]
+        last = max([*folders, *(item["Key"] for item in answer.get("Contents", ()))], default="")
+        wanted = partial(is_between, self.after, self.until)
+        kept = [one for one in folders if one.startswith(prefix) and one != prefix and wanted(one)]
+        return answer, kept, answer["IsTruncated"] and (not self.until or last <= self.until)
+
+    def _is_whole(self, folder: str) -> bool:
+        """Whether all of a folder that was seen is wanted, so that nothing in it means that somebody removed it."""
+        return not (self.moving or self.until or self.after.startswith(folder))
 
     def _split(self, rest: _Partition, page: Sequence[ObjectTypeDef], token: str) -> Iterator[Found]:
         """Steps for what is behind a page. A token is the server's own way to go on. It takes the place of a name."""
@@ -134,10 +190,9 @@ class _S3Scan:
         return self.client.list_objects_v2(Bucket=self.bucket, Prefix=xml_part(prefix), **more)
 
     def _wanted_objects(self, prefix: str, answer: ListObjectsV2OutputTypeDef) -> list[ObjectTypeDef]:
-        """The page's objects below the prefix. An object that is the root's own name has no key."""
-        return [
-            item for item in answer.get("Contents", ()) if item["Key"].startswith(prefix) and item["Key"] != self.root
-        ]
+        """The page's objects below the prefix, behind ``after``. The root's own name has no key."""
+        start = max(self.root, self.after)
+        return [one for one in answer.get("Contents", ()) if one["Key"].startswith(prefix) and one["Key"] > start]
 
     def _listing(self, objects: Sequence[ObjectTypeDef]) -> Iterator[Listing]:
         start = len(self.root)

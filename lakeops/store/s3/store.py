@@ -6,7 +6,7 @@ S3 shows an object when all of it arrived. Listings are checked to come in byte 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -30,7 +30,7 @@ from lakeops.store.layout import PROBE
 from lakeops.store.reader import CheckedFile
 from lakeops.store.s3.client import CONNECTION, client, code_of, status_of, translated, xml_part
 from lakeops.store.s3.direct import direct
-from lakeops.store.s3.scan import scan
+from lakeops.store.s3.scan import borders, scan
 from lakeops.store.s3.upload import ObjectWrite, ServerCopy, proof_of, swap
 
 if TYPE_CHECKING:
@@ -111,10 +111,20 @@ class S3Store(BucketStore):
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         return self._listing(listing_prefix(self.prefix, prefix), listing_prefix(self.prefix, after) if after else "")
 
-    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
+    def scan(
+        self, *, under: str = "", after: str = "", until: str = "", skip_special: bool = False, moving: bool = False
+    ) -> Iterator[Listing]:
+        root = listing_prefix(self.prefix, "")
+        names = (f"{root}{key}" if key else "" for key in (after, until))
+        with self._translated(""):
+            yield from scan(self._client, self.bucket, root, under, *names, skip_special=skip_special, moving=moving)
+
+    def borders(self, after: str, count: int) -> Sequence[str]:
+        """Folders, or names that the first page of a flat folder suggests. See ``ObjectStore.borders``."""
         root = listing_prefix(self.prefix, "")
         with self._translated(""):
-            yield from scan(self._client, self.bucket, root, under, skip_special=skip_special, moving=moving)
+            found = borders(self._client, self.bucket, root, f"{root}{after}" if after else "", count)
+            return [name[len(root) :] for name in found]
 
     def keeps_versions(self) -> bool:
         """Whether the bucket's versioning is on, as far as the credentials may know."""

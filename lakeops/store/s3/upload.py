@@ -323,7 +323,7 @@ class ServerCopy:
     parallel: int
 
     def make(self) -> bool:
-        """Copy. False when this server cannot. Raises botocore's errors, ``Transient`` and ``Corrupted``."""
+        """Make the copy. False when this server cannot. Raises botocore's errors, ``Transient`` and ``Corrupted``."""
         count = part_count(self.item.etag)
         sizes = part_sizes(self.client, self.source, self.item.etag, self.item.size_bytes) if count else None
         if sizes is None and self.item.size_bytes > _MOST_AT_ONCE:
@@ -367,7 +367,7 @@ class ServerCopy:
         return answer.get("ETag") or self.client.head_object(**self.target)["ETag"]
 
     def _check(self, etag: str, *, same_parts: bool) -> None:
-        """Believe in a copy with the original's ETag; else look at it, and remove it when it is not one."""
+        """Check a copy: one with the original's ETag is right; any other is looked at, and removed when wrong."""
         if same_parts and etag.strip('"') == self.item.etag:
             return
         copy, original = self.client.head_object(**self.target), self.client.head_object(**self.source)
