@@ -32,6 +32,7 @@ from lakeops.ops.iceberg.metadata import (
     file_after,
     one_line,
     parsed,
+    supported_version,
     table_change,
 )
 from lakeops.ops.tables import TableChange
@@ -227,7 +228,7 @@ class RefTables:
             raise self._error(exceptions.TableAlreadyExistsError, identifier)
         place = location.rstrip("/") if location else self.io.files.new_location()
         given = {GC_ENABLED: "false", **(properties or {})}
-        version = _supported(given.get("format-version", "2"))
+        version = supported_version(given.get("format-version", "2"))
         convert = MetastoreCatalog._convert_schema_if_needed  # noqa: SLF001 - pyiceberg has no other function for it
         metadata = new_table_metadata(
             location=place,
@@ -325,7 +326,7 @@ class RefTables:
                 raise exceptions.CommitFailedException(_AGAIN.format(said)) from None
         for update in commit.updates:
             if update.action == "upgrade-format-version":
-                _supported(update.format_version)
+                supported_version(update.format_version)
         try:
             after = update_table_metadata(
                 base_metadata=before or MetastoreCatalog._empty_table_metadata(),  # noqa: SLF001 - pyiceberg's own base
@@ -343,14 +344,6 @@ class RefTables:
         name = file_after(last)
         change = table_change(self.io, self._folder(commit.identifier), before, after, name, last)
         return LoadedTable(self.io.files.address(f"{after.location}/{name}"), after), change
-
-
-def _supported(version: object) -> int:
-    if str(version) not in {"1", "2"}:
-        raise InvalidInput(
-            f"format-version is 1 or 2 here, and not {excerpt(str(version))}: pyiceberg writes no other one"
-        )
-    return int(str(version))
 
 
 def _renumbered(updates: Sequence[Any], base: TableMetadata) -> Iterator[Any]:

@@ -174,9 +174,7 @@ def decide(
         found = [one for one in (ctx.reader.stat(side, path) for side in (new, here)) if one]
         if any(one.physical_address.startswith(layout.TABLES) for one in found):
             plan.conflicts.append(path)
-            reasons.append(
-                f"table {path.rpartition('/')[0]}: a strategy settles files one by one, and a table is whole"
-            )
+            reasons.append(f"table {path.rpartition('/')[0]}: a strategy settles files one by one, and no table")
     if plan.conflicts and rebase is not None:
         plan, reasons = rebase(base, new, here, plan)
     if plan.conflicts:

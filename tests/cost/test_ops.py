@@ -12,7 +12,9 @@ from pathlib import Path
 from threading import Event
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog, load_catalog
 from support.far import Requests, open_far
 from support.scenes import open_faulty
 from support.statements import ours, statements, transactions
@@ -20,6 +22,8 @@ from support.statements import ours, statements, transactions
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.model.errors import PreconditionFailed
 from lakeops.ops import merge as merging
+from lakeops.ops.iceberg import rebase as rebasing
+from lakeops.ops.tables import TableFiles
 from lakeops.ranges.read import RangeReader
 from lakeops.testing import Faults, ManualClock
 
@@ -356,3 +360,33 @@ def test_a_merge_reads_nothing_far_in_its_turn(tmp_path, monkeypatch):
         repo.merge("one", "main", on_head=let_another_wait)
         assert waiting[0].result().reference
     assert {request.partition(" ")[0] for asked in requests.rounds for request in asked} == {"put"}
+
+
+@pytest.mark.parametrize("tables", [1, 3])
+def test_a_merge_reads_seven_files_of_each_table_and_one_diff(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: int
+) -> None:
+    """Manifest lists and manifests: those that a table shares with the merge base are read once."""
+    rows = pa.table({"amount": pa.array([1], pa.int64())})
+    with Lake.open(settings=Settings.load(home=tmp_path, fsync=False)) as lake:
+        repo = lake.create_repository("repo")
+
+        def catalog(ref: str) -> Catalog:
+            properties = {"py-catalog-impl": "lakeops.iceberg.RefCatalog", "lakeops.home": str(tmp_path)}
+            return load_catalog("repo", **properties, warehouse=f"lakefs://repo/{ref}")
+
+        catalog("main").create_namespace("web")
+        for number in range(tables):
+            catalog("main").create_table(f"web.t{number}", rows.schema).append(rows)
+        repo.branch("main").commit("Tables")
+        repo.create_branch("dev")
+        for ref in ("dev", "main"):
+            for number in range(tables):
+                catalog(ref).load_table(f"web.t{number}").append(rows)
+            repo.branch(ref).commit("Append")
+        read, diffs, files = TableFiles.read, rebasing.diff, list[str]()
+        found = []
+        monkeypatch.setattr(TableFiles, "read", lambda self, url, most: (files.append(url), read(self, url, most))[1])
+        monkeypatch.setattr(rebasing, "diff", lambda *args, **more: (found.append(more), diffs(*args, **more))[1])
+        repo.preview_merge("dev", "main", tables="rebase")
+        assert (len(files), len(found)) == (7 * tables, 1)

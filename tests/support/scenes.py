@@ -234,20 +234,36 @@ def _append(repo: Repository, branch: str, amount: int) -> None:
 def _prepare_tables(repo: Repository) -> None:
     catalog = _iceberg(repo, "main")
     catalog.create_namespace("web")
-    catalog.create_table("web.sales", pa.schema([("amount", pa.int64())]))
+    for name in ("sales", "debit", "credit"):
+        catalog.create_table(f"web.{name}", pa.schema([("amount", pa.int64())]))
     _append(repo, "main", 1)
     repo.create_branch("dev")
     _append(repo, "main", 2)
 
 
+def _transfer(repo: Repository) -> None:
+    """Commit to two tables at once. Nobody sees one of the two changed."""
+    from pyiceberg.table.update import SetPropertiesUpdate
+
+    from lakeops.iceberg.tables import RefTables, TableCommit
+
+    tables, names = RefTables(repo, "main", "t"), [("web", "debit"), ("web", "credit")]
+    done = {tables.load(name).metadata.properties.get("run") for name in names}
+    assert len(done) == 1, "a killed commit of two tables is visible in one"
+    if done == {None}:
+        tables.commit([TableCommit(name, (), (SetPropertiesUpdate(updates={"run": "1"}),)) for name in names])
+    repo.branch("main").commit("Transfer", idempotency_key="transfer")
+
+
 def _write_tables(repo: Repository) -> None:
+    _transfer(repo)
     _append(repo, "dev", 3)
     repo.merge("dev", "main", tables="rebase", idempotency_key="merge")
 
 
 def _check_tables(repo: Repository) -> None:
     assert sorted(_iceberg(repo, "main").load_table("web.sales").scan().to_arrow()["amount"].to_pylist()) == [1, 2, 3]
-    assert [one.message for one in repo.log("main", first_parent=True)][:2] == ["Merge 'dev' into 'main'", "Append 2"]
+    assert [one.message for one in repo.log("main", first_parent=True)][:2] == ["Merge 'dev' into 'main'", "Transfer"]
 
 
 SCENES = {

@@ -38,6 +38,7 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.expressions import EqualTo
+from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, write_manifest, write_manifest_list
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortField, SortOrder
@@ -715,6 +716,61 @@ def test_a_manifest_that_lies_about_sizes_is_refused(published: Repository, cata
     assert list(published.branch("main").uncommitted()) == []
 
 
+FORGED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a size of a data file": ({"file_size_in_bytes": 1}, {}, "and the table says 1"),
+    "a size of a manifest": ({}, {"manifest_length": 1}, "and the table says 1"),
+    "a data file of this machine": ({"file_path": "file:///etc/passwd"}, {}, "is not where tables"),
+    "a data file of another repository": ({"file_path": "{other}/data/x.parquet"}, {}, "is not where tables"),
+    "a data file of another table": ({"file_path": "{near}/data/x.parquet"}, {}, "does not lie below"),
+    "a data file outside by dots": ({"file_path": "{own}/data/../../x.parquet"}, {}, "is not where tables"),
+    "a data file that is not there": ({"file_path": "{own}/data/none.parquet"}, {}, "none.parquet"),
+    "a manifest of this machine": ({}, {"manifest_path": "file:///etc/passwd"}, "is not where tables"),
+    "a manifest of another repository": ({}, {"manifest_path": "{other}/metadata/m0.avro"}, "is not where tables"),
+    "a manifest of another table": ({}, {"manifest_path": "{near}/metadata/m0.avro"}, "is not there|does not lie"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_manifests_that_are_forged_stage_nothing(
+    published: Repository, lake: Lake, catalog: Open, alone: Open, name: str
+) -> None:
+    other = lake.create_repository("other").storage_namespace
+    table, io = catalog("main").load_table("web.sales"), alone("main").load_table("web.sales").io
+    snapshot, root = table.current_snapshot(), table.location()
+    assert snapshot is not None
+    places = {"own": root, "near": f"{root[:-20]}{'0' * 20}", "other": f"{other}/data/tables/{'0' * 20}"}
+
+    def forged(record: Any, changes: dict[str, Any]) -> Any:
+        data = [*record._data]
+        for position, value in enumerate(data):
+            for field, new in changes.items():
+                if value == getattr(record, field):
+                    data[position] = new.format(**places) if isinstance(new, str) else new
+        return type(record)(*data)
+
+    (manifest,) = snapshot.manifests(table.io)
+    (entry,) = manifest.fetch_manifest_entry(table.io)
+    of_file, of_manifest, says = FORGED[name]
+    metadata = table.metadata
+    written = io.new_output(f"{root}/metadata/forged-m0.avro")
+    with write_manifest(2, metadata.spec(), metadata.schema(), written, 77, "null") as writer:
+        writer.add(
+            ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED, snapshot_id=77, data_file=forged(entry.data_file, of_file)
+            )
+        )
+    at, sequence = f"{root}/metadata/forged-list.avro", (snapshot.sequence_number or 0) + 1
+    listed = write_manifest_list(2, io.new_output(at), 77, snapshot.snapshot_id, sequence, "null")
+    with listed:
+        listed.add_manifests([forged(writer.to_manifest_file(), of_manifest)])
+    more = {"snapshot_id": 77, "parent_snapshot_id": snapshot.snapshot_id, "sequence_number": sequence}
+    made = snapshot.model_copy(update={**more, "manifest_list": at})
+    with pytest.raises((*REFUSED, FileNotFoundError, RESTError), match=says):
+        table.catalog.commit_table(table, (), (AddSnapshotUpdate(snapshot=made),))
+    assert list(published.branch("main").uncommitted()) == []
+    assert amounts(catalog("main")) == [1, 2]
+
+
 def long(number: int) -> bytes:
     value, found = (number << 1) ^ (number >> 63), b""
     while value > 127:
@@ -802,6 +858,12 @@ class Asked:
         body = {"name": "made", "metadata-location": place}
         return self.send("POST", "namespaces/main%1Fwarehouse%1Fweb/register", body)
 
+    def register_told(self, changes: dict[str, Any]) -> requests.Response:
+        """Register the table's metadata with some of it changed, from a file in the table's location."""
+        place = f"{self.metadata['location']}/metadata/00009-x.metadata.json"
+        Path(urlsplit(place).path).write_text(json.dumps({**self.metadata, **changes}))
+        return self.register(0)
+
     def protect(self) -> None:
         self.repo.protect("main")
 
@@ -864,6 +926,17 @@ BAD: dict[str, tuple[Callable[[Asked], requests.Response], int, str]] = {
     ),
     "metadata of 200 MB": (lambda ask: ask.register(200 << 20), 400, "bytes"),
     "metadata that is none": (lambda ask: ask.register(100), 400, "is no metadata of an Iceberg table"),
+    "metadata of version 3": (lambda ask: ask.register_told({"format-version": 3, "next-row-id": 0}), 400, "1 or 2"),
+    "metadata of another repository": (
+        lambda ask: ask.register_told({"location": f"{ask.repo.storage_namespace}-2/data/tables/{'0' * 20}"}),
+        400,
+        "is not where tables",
+    ),
+    "metadata of another table": (
+        lambda ask: ask.register_told({"location": f"{ask.repo.storage_namespace}/data/tables/{'0' * 20}"}),
+        400,
+        "does not lie below",
+    ),
     "metadata elsewhere": (lambda ask: ask.register(0, "file:///etc/passwd"), 400, "is not where tables"),
     "a page of no size": (lambda ask: ask.send("GET", "namespaces?pageToken=&pageSize=0"), 400, "pageSize"),
     "a page that nobody gave": (lambda ask: ask.send("GET", "namespaces?pageToken=x"), 400, "pageToken"),

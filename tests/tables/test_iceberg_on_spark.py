@@ -26,6 +26,7 @@ from support.engines import Driver, iceberg_configuration, spark_environment
 
 from lakeops import Lake, Repository, Settings
 from lakeops.gateway.app import serving
+from lakeops.model.errors import MergeConflict
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -153,6 +154,65 @@ def test_branches_and_a_tag_side_by_side(shop: Shop, mode: str) -> None:
     assert [shop.sql(at[ref], 1) for ref in (f"v-{name}", "main")] == [[[10, 10]], [[7, 15]]]
     error = shop.error(f"INSERT INTO shop.`v-{name}`.web.{name}_orders VALUES (1)")
     assert f"'v-{name}' is no branch: tables can only be read there" in error
+
+
+TWO_SIDES = {
+    "an append after deletes": (
+        "INSERT INTO {} SELECT id, 'new' FROM range(20, 25)",
+        "DELETE FROM {} WHERE id % 3 = 0",
+        "",
+    ),
+    "an append after a merge": (
+        "INSERT INTO {} VALUES (3, 'again'), (30, 'new')",
+        (
+            "MERGE INTO {} t USING (SELECT id + 8 AS id FROM range(4)) s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET name = 'both' WHEN NOT MATCHED THEN INSERT (id, name) VALUES (s.id, 'new')"
+        ),
+        "",
+    ),
+    "deletes after an append": ("DELETE FROM {} WHERE id = 1", "INSERT INTO {} VALUES (30, 'new')", "delete rows of"),
+    "a merge after an append": (
+        "MERGE INTO {} t USING (SELECT 1 AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET name = 'dev'",
+        "INSERT INTO {} VALUES (30, 'new')",
+        "delete rows of",
+    ),
+    "a compaction after deletes": (
+        "CALL shop.system.rewrite_data_files(table => '{}', options => map('rewrite-all', 'true'))",
+        "DELETE FROM {} WHERE id % 3 = 0",
+        "the destination deleted rows",
+    ),
+}
+"""Statements of the source and the destination, and the conflict's reason where it is one."""
+
+
+def test_merges_rebase_what_spark_wrote_with_delete_files(shop: Shop) -> None:
+    """Rows are those of a table in which the destination's statement ran, and then the source's."""
+    modes = ", ".join(f"'write.{verb}.mode' = 'merge-on-read'" for verb in ("delete", "update", "merge"))
+    repo, name_of = shop.repo, {name: f"web.rebase{number}" for number, name in enumerate(TWO_SIDES)}
+    for name, (theirs, ours, reason) in TWO_SIDES.items():
+        for table in (name_of[name], f"{name_of[name]}_serial"):
+            shop.sql(
+                f"CREATE TABLE shop.main.{table} USING iceberg TBLPROPERTIES ({modes}) "
+                "AS SELECT /*+ REPARTITION(1) */ id, concat('n', id) AS name FROM range(10)"
+            )
+        for statement in () if reason else (ours, theirs):
+            shop.sql(statement.format(f"shop.main.{name_of[name]}_serial"))
+    repo.branch("main").commit("Tables of two sides")
+    for number, (name, (theirs, ours, reason)) in enumerate(TWO_SIDES.items()):
+        dev, table = f"rebase-{number}", name_of[name]
+        repo.create_branch(dev)
+        for branch, statement in ((dev, theirs), ("main", ours)):
+            place = f"`{branch}`.{table}" if statement.startswith("CALL") else f"shop.`{branch}`.{table}"
+            shop.sql(statement.format(place))
+            repo.branch(branch).commit(name)
+        if reason:
+            with pytest.raises(MergeConflict, match=f"table {table.replace('.', '/')}: .*{reason}"):
+                repo.merge(dev, "main", tables="rebase")
+            continue
+        repo.merge(dev, "main", tables="rebase")
+        shop.sql(f"REFRESH TABLE shop.main.{table}")
+        rows = [shop.sql(f"SELECT * FROM shop.main.{one} ORDER BY id, name") for one in (table, f"{table}_serial")]
+        assert rows[0] == rows[1], name
 
 
 @on_both_catalogs

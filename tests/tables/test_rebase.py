@@ -311,10 +311,10 @@ CONTRADICTING: dict[str, tuple[list[Step], list[Step], str]] = {
     "snapshots expired between": (
         [APPEND["dev"], APPEND["dev"], expire],
         [APPEND["main"]],
-        "the source expired the snapshots that tell how",
+        "the source expired snapshots that changed rows",
     ),
-    "format version 3": ([as_version_3], [APPEND["main"]], "its format version is above 2"),
-    "format version 3 at the destination": ([APPEND["dev"]], [as_version_3], "its format version is above 2"),
+    "format version 3": ([as_version_3], [APPEND["main"]], "format-version is 1 or 2 here"),
+    "format version 3 at the destination": ([APPEND["dev"]], [as_version_3], "format-version is 1 or 2 here"),
     "two schemas": ([evolve], [evolve], "both sides changed its schema"),
     "one property": ([set_property], [set_property], "both sides changed its property owner"),
     "another partitioning": ([APPEND["dev"]], [partition], "under another partitioning"),

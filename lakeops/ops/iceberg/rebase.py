@@ -26,7 +26,7 @@ from lakeops.ops.ancestor import Ancestor
 from lakeops.ops.context import Context
 from lakeops.ops.iceberg.diff import FileDelta
 from lakeops.ops.iceberg.files import MOST_METADATA, TableFileIO
-from lakeops.ops.iceberg.metadata import MOST_VERSION, POINTER, file_after, parsed, table_change
+from lakeops.ops.iceberg.metadata import POINTER, file_after, parsed, supported_version, table_change
 from lakeops.ops.read import read_entry
 from lakeops.ops.stage import tombstones
 from lakeops.ops.tables import TableChange, TableFiles, rows_of
@@ -88,13 +88,13 @@ def _changed_below(base: Ancestor, source: Metarange, folders: list[str]) -> dic
     while not max(folders, default="").startswith(prefix):
         prefix = prefix[:-1]
     for batch in diff(base.reader, base.metarange, source, rows=True, prefix=prefix) if folders else ():
-        pairs = zip(*(_rows(batch.column(name)) for name in ("left", "right")), strict=True)
-        for path, pair in zip(batch.column("path").to_pylist(), pairs, strict=True):
-            parts = path.split("/")
-            for depth in range(1, len(parts)):
-                folder = found.get("/".join([*parts[:depth], ""]))
-                if folder is not None:
-                    folder[path] = pair
+        paths = batch.column("path").to_pylist()
+        above = [found.keys() & {"", *(path[: at + 1] for at, one in enumerate(path) if one == "/")} for path in paths]
+        chosen = batch.filter(pa.array(map(bool, above), pa.bool_()))
+        pairs = zip(*(_rows(chosen.column(name)) for name in ("left", "right")), strict=True)
+        for path, inside, pair in zip(chosen.column("path").to_pylist(), filter(None, above), pairs, strict=True):
+            for folder in inside:
+                found[folder][path] = pair
     return found
 
 
@@ -131,8 +131,7 @@ class _RebasedTable:
     def _check(self) -> None:
         """Raise ``NotRebased`` where the source's change cannot follow the destination's."""
         theirs, ours = self._theirs, self._ours
-        if max(one.format_version for one in (self._base, self._source, self._dest)) > MOST_VERSION:
-            raise NotRebased(f"its format version is above {MOST_VERSION}, which pyiceberg does not write")
+        supported_version(max(one.format_version for one in (self._base, self._source, self._dest)))
         if len({(one.table_uuid, one.location) for one in (self._base, self._source, self._dest)}) > 1:
             raise NotRebased("one side made it anew")
         if theirs.deletes:
@@ -143,10 +142,8 @@ class _RebasedTable:
             raise NotRebased("the destination deleted rows that may lie in files which the source replaced or deleted")
         changed = bool(ours.added or ours.removed) and not ours.operations <= {Operation.REPLACE}
         if not theirs.keeps_rows and changed:
-            did = "deleted, changed or merged rows"
-            if None in theirs.operations:
-                did = "expired the snapshots that tell how it changed rows"
-            raise NotRebased(f"the source {did}, and the destination added or changed some")
+            did = "expired snapshots that changed" if None in theirs.operations else "deleted, changed or merged"
+            raise NotRebased(f"the source {did} rows, and the destination added or changed some")
 
     def change(self) -> TableChange:
         """The commit of the destination's table that does what the source did. Its manifests are drafts."""
