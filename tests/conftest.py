@@ -28,6 +28,8 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 LONG_FILES = (
     "airflow/test_end_to_end.py", "spark/test_cluster.py", "airflow/test_every_operator.py", "spark/test_tables.py",
+    "airflow/test_publish.py", "harness/test_mixed.py", "spark/test_as_spark_reads.py", "airflow/test_gc_dag.py",
+    "airflow/test_admin.py", "tables/test_iceberg.py", "fs/test_writing.py", "gateway/test_limits.py",
     "airflow/test_spark_tasks.py", "spark/test_connect.py", "harness/test_killed_workers.py",
     "harness/test_nested.py", "ops/test_gc_interrupted.py", "ops/test_turns.py", "cost/test_far.py",
     "ops/test_far.py", "ops/test_links.py", "cli/test_records.py", "mirror/test_crash.py",

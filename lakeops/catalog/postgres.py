@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from lakeops.catalog.database import Dialect, TransactionFailure
+from lakeops.catalog.database import VERSION_TABLE, Dialect, TransactionFailure
 from lakeops.catalog.records import STAGED_VALUES, insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.errors import InvalidInput
@@ -56,7 +56,13 @@ _RELIED_ON = (
     "SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL intervalstyle = 'postgres'; SET LOCAL timezone = 'UTC'; "
     "SET LOCAL standard_conforming_strings = on; SET LOCAL transform_null_equals = off"
 )
-_SCHEMA = "SELECT coalesce(pg_catalog.quote_ident(pg_catalog.current_schema()), 'public')"
+_SERVER = (
+    # The schema of the tables that are there, whatever schema has come before it in the search path since.
+    "SELECT coalesce((SELECT pg_catalog.quote_ident(nspname) FROM pg_catalog.pg_namespace AS n "  # noqa: S608
+    "JOIN pg_catalog.pg_class AS c ON n.oid = relnamespace "
+    f"WHERE c.oid = pg_catalog.to_regclass('{VERSION_TABLE}')), pg_catalog.quote_ident(pg_catalog.current_schema()), "
+    "'public'), pg_catalog.current_setting('transaction_timeout', true)"
+)
 _BATCH = 50_000
 _BLOCK = 8 << 20
 _DENIED = "42501"  # insufficient privilege
@@ -87,7 +93,7 @@ class Postgres(Dialect):
     insert_staged: str = insert_staged(f"VALUES ({', '.join(['%s'] * len(STAGED.columns))})")
 
     def __init__(self) -> None:
-        self._schema: str | None = None
+        self._settings: str | None = None
 
     def engine(self, url: URL) -> Engine:
         given = {name: value for name, value in _CONNECT.items() if name not in url.query or name == "client_encoding"}
@@ -106,10 +112,13 @@ class Postgres(Dialect):
 
     def begin(self, conn: Connection, *, write: bool) -> None:  # noqa: ARG002 - readers are told apart by ``reader``
         """With limits on how long it may wait, run and idle, and what else the catalog relies on."""
-        if self._schema is None:  # no schema behind it may shadow a function of PostgreSQL
-            self._schema = str(conn.exec_driver_sql(_SCHEMA).scalar_one())
+        if self._settings is None:  # no schema behind it may shadow a function of PostgreSQL
+            schema, transaction_timeout = conn.exec_driver_sql(_SERVER).one()
+            self._settings = f"SET LOCAL search_path = {schema}, pg_temp; {_RELIED_ON}"
+            if transaction_timeout is not None:  # a server before version 17 has none
+                self._settings += "; SET LOCAL transaction_timeout = 0"
         conn.exec_driver_sql(
-            f"SET LOCAL search_path = {self._schema}, pg_temp; {_RELIED_ON}; "
+            f"{self._settings}; "
             f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, MergeConflict, PreconditionFailed
@@ -27,10 +28,13 @@ from lakeops.ranges.merge import MergePlan, bases_matter, merged_base, plan_merg
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_merge import sides_behind
 from lakeops.ranges.read import RangeReader
+from lakeops.store import layout
 from lakeops.store.disk_cache import with_scratch
 
 DEEPEST = 50
 """Levels of bases of bases."""
+_POINTER = r"(^|/)metadata\.json$"
+"""The object that is an Iceberg table's current metadata file."""
 
 
 @dataclass(frozen=True)
@@ -160,11 +164,19 @@ def decide(
 ) -> tuple[MergePlan, tuple[Commit, ...]]:
     """Plan a merge, path by path. Returns the plan, and the commits whose ranges it may reuse.
 
-    Raises ``MergeConflict`` with all conflicting paths that ``rebase`` leaves.
+    Raises ``MergeConflict`` with all conflicting paths that ``rebase`` leaves, and Iceberg tables that a strategy would
+    tear apart.
     """
     base, new, here = read_sides(ctx, sides)
     plan = plan_merge(base.reader, base.metarange, new, here, strategy)
     reasons: list[str] = []
+    for path in plan.settled.filter(pc.match_substring_regex(plan.settled, _POINTER)).to_pylist():
+        found = [one for one in (ctx.reader.stat(side, path) for side in (new, here)) if one]
+        if any(one.physical_address.startswith(layout.TABLES) for one in found):
+            plan.conflicts.append(path)
+            reasons.append(
+                f"table {path.rpartition('/')[0]}: a strategy settles files one by one, and a table is whole"
+            )
     if plan.conflicts and rebase is not None:
         plan, reasons = rebase(base, new, here, plan)
     if plan.conflicts:

@@ -61,14 +61,16 @@ class MergePlan:
     """The plan of a merge: ``changes`` to apply to ``onto``, and every conflicting path, in order.
 
     ``onto`` is the destination with the source's ranges where those decide it, and ``exchanged`` the delta from the
-    destination to that, None where nobody has a list of it. ``summary`` counts what the whole merge does.
+    destination to that, None where nobody has a list of it. ``summary`` counts what the whole merge does. ``settled``
+    are the paths that a strategy decided.
     """
 
     changes: pa.Table
     conflicts: list[str]
     summary: Summary
     onto: Metarange
-    exchanged: Delta | None = None
+    exchanged: Delta | None
+    settled: pa.ChunkedArray
 
 
 def plan_merge(
@@ -83,14 +85,17 @@ def plan_merge(
     walk = MergeWalk(reader, *merged.rest, merged.dest, strategy, ours=merged.ours)
     changes: list[pa.Table] = [no_rows(STAGED_SCHEMA)]
     conflicts: list[str] = []
+    settled: list[pa.Array] = []
     counts = np.zeros(3, np.int64)
     for decided in walk.decisions():
         changes.append(decided.changes())
+        settled.append(decided.paths.filter(from_numpy(decided.own & ~decided.conflict)))
         conflicts += decided.paths.filter(from_numpy(decided.conflict)).to_pylist()
         dead, present = decided.right[decided.take] < 0, decided.present[decided.take]
         counts += [(~dead & ~present).sum(), (dead & present).sum(), (~dead & present).sum()]
     counted = summary(reader, *merged.taken) + Summary(*counts.tolist())
-    return MergePlan(pa.concat_tables(changes), conflicts, counted, merged.dest, merged.exchanged)
+    by_strategy = pa.chunked_array(settled, pa.string())
+    return MergePlan(pa.concat_tables(changes), conflicts, counted, merged.dest, merged.exchanged, by_strategy)
 
 
 def apply_plan(

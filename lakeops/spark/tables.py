@@ -324,12 +324,12 @@ def read(
     from pyspark.sql import functions as F  # noqa: N812 - as everybody does
     from pyspark.sql.types import StructType
 
-    given = {name.lower(): value for name, value in options.items()}
+    given = {name.lower(): value for name, value in options.items() if value is not None}  # Spark ignores these
     for name in given.keys() & _NO_OPTIONS:
         raise InvalidInput(f"option {name} goes by physical files: {_NO_OPTIONS[name]}")
     if re.search(r"[{}\\^]|\[!", str(given.get("pathglobfilter"))):
         raise InvalidInput("pathGlobFilter may have *, ? and [...] alone")
-    recursive = str(given.get("recursivefilelookup")).lower() == "true"
+    recursive = _looks_below(given)
     passed = {name: value for name, value in options.items() if name.lower() not in _SERVED}
     found = files(uri, lake=lake, check=check, recursive=recursive)
     kind = format or found.format()
@@ -375,6 +375,13 @@ def read(
             frame = _with_values(spark, load(), kept, types, s3)
     none = frame.where(F.lit(False))
     return none if nothing else frame.union(none)  # which has no _metadata: that speaks of physical files
+
+
+def _looks_below(given: Mapping[str, Any]) -> bool:
+    told = str(given.get("recursivefilelookup", False)).lower()
+    if told not in {"true", "false"}:
+        raise InvalidInput(f"recursiveFileLookup is true or false, not {excerpt(told)}")
+    return told == "true"
 
 
 def _is_on(spark: SparkSession, setting: str, *, default: str = "false") -> bool:

@@ -1,5 +1,6 @@
 """An Airflow of the tests' own: its settings are in place before anything imports Airflow."""
 
+import json
 import os
 import sys
 import tempfile
@@ -60,6 +61,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def airflow_database():
     """A fresh metadata database for DAGs that are really run."""
+    import jsonschema
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.utils import db
 
@@ -70,6 +72,16 @@ def airflow_database():
 
         # Before 3.3, dag.test builds the API that a task talks to anew for each task: seconds of CPU.
         supervisor.in_process_api_server = cache(supervisor.in_process_api_server)
+
+    # Airflow looks at each parameter of a DAG many times, and each time at its schema, which is the longest part.
+    check, checked = jsonschema.Draft202012Validator.check_schema, set()
+
+    def check_once(schema, *given):
+        if (text := json.dumps(schema, default=repr)) not in checked:
+            check(schema, *given)
+            checked.add(text)
+
+    jsonschema.Draft202012Validator.check_schema = check_once
 
 
 @pytest.fixture(scope="module")

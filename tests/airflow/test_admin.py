@@ -327,28 +327,21 @@ def test_a_merge_that_publishes_nothing_says_so(history):
 
 
 @pytest.mark.parametrize(
-    ("branch", "message"), [("wip", "dirty_branch: branch 'wip'"), ("done", "no_changes: revert of 'v1'")]
+    ("branch", "message"),
+    [
+        ("wip", "dirty_branch: branch 'wip'"),
+        ("done", "no_changes: revert of 'v1'"),
+        ("main", r"(?s)conflicts with 'main' on 1 path.*\na/1"),
+    ],
 )
 def test_a_revert_that_cannot_be_is_refused_in_its_preview(history, branch, message):
     history.create_branch("done")
     history.branch("done").revert("v1")
-    with pytest.raises(AirflowFailException, match=message):
-        preview(
-            "revert",
-            {"repository": "flights", "branch": branch, "ref": "v1", "parent_number": None},
-            lakeops_conn_id="lakeops_default",
-        )
-
-
-def test_a_revert_that_later_commits_stand_against_conflicts(history):
     history.branch("main").put("a/1", b"later")
     history.branch("main").commit("later")
-    with pytest.raises(AirflowFailException, match=r"(?s)conflicts with 'main' on 1 path.*\na/1"):
-        preview(
-            "revert",
-            {"repository": "flights", "branch": "main", "ref": "v1", "parent_number": None},
-            lakeops_conn_id="lakeops_default",
-        )
+    given = {"repository": "flights", "branch": branch, "ref": "v1", "parent_number": None}
+    with pytest.raises(AirflowFailException, match=message):
+        preview("revert", given, lakeops_conn_id="lakeops_default")
 
 
 @pytest.mark.parametrize(

@@ -417,6 +417,9 @@ def test_requests_of_stores_are_made_for_as_long(tmp_path, minutes, attempts):
         ("search_path", "public, evil, pg_catalog"),
         ("default_transaction_isolation", "'serializable'"),
         ("extra_float_digits", "-5"),
+        ("transaction_timeout", "'100ms'"),
+        ("statement_timeout", "'100ms'"),
+        ("default_transaction_read_only", "on"),
         ("lc_messages", "'C'"),
         ("escape_string_warning", "off"),
         ("quote_all_identifiers", "on"),
@@ -443,6 +446,23 @@ def test_defaults_of_a_database_change_nothing(postgres_socket, tmp_path, settin
             assert next(iter(lake.repository("shop").log("main"))).message == "Grüße \\ 'x'"
             assert abs(commit.creation_date - clock.now().timestamp()) < 60
             assert abs(lake.repository("shop").reflog("main")[0].at - clock.now().timestamp()) < 60
+
+
+@pytest.mark.parametrize("path", ['"$user", public', "team, public", "nosuch, team, public, pg_catalog"])
+def test_a_schema_that_comes_before_the_lake_s_hides_nothing(postgres_socket, tmp_path, path):
+    """Many servers get a schema for each login at some time. A new lake in it would answer, and be empty."""
+    with fresh_database(postgres_socket) as url:
+        settings = Settings.model_construct(home=tmp_path, database_url=SecretStr(url), fsync=False)
+        with Lake.open(settings=settings) as lake:
+            lake.create_repository("shop")
+        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as admin:
+            admin.execute("CREATE SCHEMA team; CREATE TABLE team.lakeops_repositories (id text)")
+            admin.execute(f'CREATE SCHEMA "{admin.info.user}"')
+            admin.execute(f"ALTER DATABASE {admin.info.dbname} SET search_path = {path}")
+        with Lake.open(settings=settings) as lake:
+            assert [one.id for one in lake.repositories()] == ["shop"]
+            lake.repository("shop").branch("main").put("a", b"1")
+            lake.repository("shop").branch("main").commit("a")
 
 
 @pytest.mark.parametrize(

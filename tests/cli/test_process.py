@@ -164,8 +164,15 @@ def test_a_full_disk(process, flights, monkeypatch, unbuffered):
     assert done.stderr.count(b"\n") <= 2
 
 
-@pytest.mark.parametrize("args", [["--help"], ["commit", "--help"], ["--version"]])
-def test_nobody_reads_the_help(process, args):
+@pytest.mark.parametrize(
+    ("args", "unbuffered"),
+    [
+        *((args, "") for args in (["--help"], ["commit", "--help"], ["--version"])),
+        *((["log", f"{R}/nosuch", "--json"], unbuffered) for unbuffered in ("", "1")),
+    ],
+)
+def test_nobody_reads_the_help_or_an_error(process, flights, monkeypatch, args, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as broken:
@@ -189,16 +196,6 @@ def test_a_full_disk_does_not_undo_a_commit(process, flights, monkeypatch, unbuf
     assert unbuffered or (shown.returncode, shown.stderr) == (1, said)
     assert (failed.returncode, failed.stderr.count(b"\n")) == (4, 1), "what went wrong is said on stderr"
     assert b"nosuch" in failed.stderr
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_nobody_reads_an_error_in_json(process, flights, monkeypatch, unbuffered):
-    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb") as broken:
-        done = process("log", f"{R}/nosuch", "--json", stdout=broken)
-    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_an_error_that_nobody_can_read_has_its_exit_code(process, flights):

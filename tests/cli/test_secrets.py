@@ -49,20 +49,23 @@ def test_a_databases_password_in_python(home, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "master", [f"sc://spark.example:15002/;token={CANARY}", f"sc://;token={CANARY}", f"spark://ada:{CANARY}@x:y"]
+    ("variable", "value"),
+    [
+        ("SPARK_MASTER", f"sc://spark.example:15002/;token={CANARY}"),
+        ("SPARK_MASTER", f"sc://;token={CANARY}"),
+        ("SPARK_MASTER", f"spark://ada:{CANARY}@x:y"),
+        ("S3_ENDPOINT_URL", f"https://key:{CANARY}@store:9000"),
+        ("S3_ENDPOINT_URL", f"https://store/?token={CANARY}"),
+    ],
 )
-def test_a_clusters_token(run, home, monkeypatch, master: str) -> None:
-    monkeypatch.setenv("LAKEOPS_ENGINE", "spark")
-    monkeypatch.setenv("LAKEOPS_SPARK_MASTER", master)
-    for command in (("config", "show"), ("doctor",)):
-        for how in ((), ("--json",)):
-            assert CANARY not in run(*command, *how).output
-
-
-@pytest.mark.parametrize("endpoint", [f"https://key:{CANARY}@store:9000", f"https://store/?token={CANARY}"])
-def test_a_stores_password(run, home, monkeypatch, endpoint: str) -> None:
-    monkeypatch.setenv("LAKEOPS_S3_ENDPOINT_URL", endpoint)
-    for command in (("config", "show"), ("doctor",), ("repo", "create", "lakefs://other", "s3://bucket/x")):
+def test_the_token_of_a_cluster_and_the_password_of_a_store(run, home, monkeypatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(f"LAKEOPS_{variable}", value)
+    commands = [("config", "show"), ("doctor",)]
+    if variable == "SPARK_MASTER":
+        monkeypatch.setenv("LAKEOPS_ENGINE", "spark")
+    else:
+        commands.append(("repo", "create", "lakefs://other", "s3://bucket/x"))
+    for command in commands:
         for how in ((), ("--json",)):
             assert CANARY not in run(*command, *how).output
 

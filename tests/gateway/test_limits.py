@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -96,28 +97,21 @@ def _running(home: Path, command: str, descriptors: int, limits: dict[str, float
             process.wait(30)
 
 
-@pytest.fixture(scope="module", params=COMMANDS)
-def usual(request: pytest.FixtureRequest, home: Path) -> Iterator[Server]:
-    """Each server with the limits that it has."""
-    with _running(home, request.param, 0, {}) as server:
-        server.asks()  # what is imported late is there
-        yield server
+def _of_both(limits: dict[str, float], descriptors: int = 0) -> Any:
+    """A fixture of each server with these limits."""
+
+    @pytest.fixture(scope="module", params=COMMANDS)
+    def server(request: pytest.FixtureRequest, home: Path) -> Iterator[Server]:
+        with _running(home, request.param, descriptors, limits) as running:
+            running.asks()  # what is imported late is there
+            yield running
+
+    return server
 
 
-@pytest.fixture(scope="module", params=COMMANDS)
-def hasty(request: pytest.FixtureRequest, home: Path) -> Iterator[Server]:
-    """Each server with times that a test can wait for."""
-    with _running(home, request.param, 0, SHORT) as server:
-        server.asks()
-        yield server
-
-
-@pytest.fixture(scope="module", params=COMMANDS)
-def small(request: pytest.FixtureRequest, home: Path) -> Iterator[Server]:
-    """Each server with few descriptors."""
-    with _running(home, request.param, 256, {"header_seconds": 60, "answer_seconds": 60}) as server:
-        server.asks()
-        yield server
+usual = _of_both({})
+hasty = _of_both(SHORT)
+small = _of_both({"header_seconds": 60, "answer_seconds": 60}, descriptors=256)
 
 
 def everything(connection: socket.socket) -> bytes:

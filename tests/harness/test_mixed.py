@@ -128,7 +128,8 @@ def test_a_write_without_an_answer_is_there_whole_or_not_at_all(played, tmp_path
     assert forged(played, tmp_path, intent("whole", paths={path: text})) == []
     assert forged(played, tmp_path, intent("none", paths={"one": "1", "other": "2"})) == []
     assert forged(played, tmp_path, ['["intent", "cut o']) == []
-    lake.repository(REPOSITORY).branch("main").put("part/1", b"1")
+    main = lake.repository(REPOSITORY).branch("main")
+    assert len(new_problems(played, log, lambda: main.put("part/1", b"1"))) == 2
     in_part = forged(played, tmp_path, intent("part", paths={"part/1": "1", "part/2": "2"}))
     assert len(in_part) == 2
     assert all(problem.startswith("part got no answer, and is there in part") for problem in in_part)

@@ -113,22 +113,23 @@ def test_what_a_mark_expired_lives_again_until_it_is_swept():
     assert set(indexes(live(main, None, NOW), commits)) == {0, 1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("undo", [7, 9])
-@pytest.mark.parametrize("days", [0, 1, 30])
-def test_what_a_ref_showed_stays_for_the_undo_window(days, undo):
+@pytest.mark.parametrize(
+    ("window", "reason", "rules"),
+    [
+        *(
+            (undo, RetentionReason.UNDO, Rules(default_retention_days=days, undo_days=undo))
+            for undo in (7, 9)
+            for days in (0, 1, 30)
+        ),
+        (20, RetentionReason.MIRROR, Rules(default_retention_days=1, mirror_lag_days=20)),
+    ],
+)
+def test_what_a_ref_showed_stays_for_the_undo_window_and_for_mirrors_that_lag(window, reason, rules):
     commits = history(LINE, [90 * DAY] * 5)
-    left = {commits[0].id: NOW - undo * DAY, commits[1].id: NOW - undo * DAY + 1, commits[2].id: NOW}
+    left = {commits[0].id: NOW - window * DAY, commits[1].id: NOW - window * DAY + 1, commits[2].id: NOW}
     main = refs(commits, branches={"main": commits[4].id}, left=left)
-    found = indexes(live(main, Rules(default_retention_days=days, undo_days=undo), NOW), commits)
-    assert found == {1: RetentionReason.UNDO, 2: RetentionReason.UNDO, 4: RetentionReason.HEAD}
-
-
-def test_what_a_ref_showed_stays_for_mirrors_that_lag():
-    commits = history(LINE, [90 * DAY] * 5)
-    left = {commits[0].id: NOW - 20 * DAY, commits[1].id: NOW - 20 * DAY + 1, commits[2].id: NOW}
-    main = refs(commits, branches={"main": commits[4].id}, left=left)
-    found = indexes(live(main, Rules(default_retention_days=1, mirror_lag_days=20), NOW), commits)
-    assert found == {1: RetentionReason.MIRROR, 2: RetentionReason.UNDO, 4: RetentionReason.HEAD}
+    found = indexes(live(main, rules, NOW), commits)
+    assert found == {1: reason, 2: RetentionReason.UNDO, 4: RetentionReason.HEAD}
 
 
 def test_a_deleted_branch_can_be_brought_back_and_merged_until_the_window_is_over():

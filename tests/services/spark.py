@@ -28,6 +28,7 @@ QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SPARK_CONF = {
     "spark.executorEnv.PYTHONPATH": CODE,
     "spark.driver.memory": "512m",
+    "spark.ui.enabled": "false",
     "spark.executor.memory": "500m",
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.executor.extraJavaOptions": QUICK_JVM,

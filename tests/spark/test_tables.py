@@ -164,7 +164,10 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"recursiveFileLookup": "true"}, {"pathGlobFilter": "[a-b].parq*"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"recursiveFileLookup": "true", "pathGlobFilter": None, "basePath": None}, {"pathGlobFilter": "[a-b].parq*"}],
+)
 @pytest.mark.parametrize("what", [*PLACES])
 def test_files_are_where_spark_looks_for_them(session, home, repo: Repository, tmp_path, what, options) -> None:
     for name, contents in PLACES[what].items():
@@ -185,7 +188,7 @@ def test_files_are_where_spark_looks_for_them(session, home, repo: Repository, t
     found = told(lambda: lakeops.spark.read(session, "lakefs://shop/main/t/", **options))
     by_format = found if options else told(lambda: source(session, home, "lakefs://shop/main/t/"))
     refused = what == "cases"  # which Spark takes as it is told to compare names
-    assert found == by_format == (None if refused and options != {"recursiveFileLookup": "true"} else expected)
+    assert found == by_format == (None if refused and "recursiveFileLookup" not in options else expected)
     declared = told(lambda: lakeops.spark.read(session, "lakefs://shop/main/t/", schema="id bigint", **options))
     assert declared == found
 
@@ -199,6 +202,8 @@ def test_files_are_where_spark_looks_for_them(session, home, repo: Repository, t
         ("path", "lakefs://shop/main/orders/"),
         ("pathGlobFilter", "{a,b}*"),
         ("pathGlobFilter", "nothing"),
+        ("recursiveFileLookup", "yes"),
+        ("RECURSIVEFILELOOKUP", 1),
     ],
 )
 def test_an_option_that_speaks_of_physical_files_is_refused(session, home, orders, option, value) -> None:

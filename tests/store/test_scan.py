@@ -428,34 +428,24 @@ def test_a_scan_of_a_moving_place_holds_what_was_there_all_the_time(store, monke
     assert found == sorted(found)
 
 
-def test_a_directory_that_vanishes_while_a_moving_place_is_scanned_is_passed_over(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "where", "gone", "left"),
+    [("folder", (b"b",), ["b/1", "b/2"], ["a/1", "a/2"]), ("_files", "a/", ["a/1"], ["a/2", "b/1", "b/2"])],
+    ids=["a directory", "a file"],
+)
+def test_what_vanishes_while_a_moving_place_is_scanned_is_passed_over(tmp_path, monkeypatch, method, where, gone, left):
     store = LocalStore(tmp_path / "root", fsync=False)
-    for key in ("a/1", "b/1", "b/2"):
+    for key in ("a/1", "a/2", "b/1", "b/2"):
         store.put(key, b"x")
-    look = local._LocalScan.folder
+    look = getattr(local._LocalScan, method)
 
-    def vanish(self, names):
-        if names == (b"b",):
-            store.delete(["b/1", "b/2"])
-        return look(self, names)
+    def vanish(self, names, *more):
+        if where in (names, *more):
+            store.delete(gone)
+        return look(self, names, *more)
 
-    monkeypatch.setattr(local._LocalScan, "folder", vanish)
-    assert [key for key, _, _ in scanned(store, moving=True, skip_special=True)] == ["a/1"]
-
-
-def test_a_file_that_vanishes_while_a_moving_place_is_scanned_is_passed_over(tmp_path, monkeypatch):
-    store = LocalStore(tmp_path / "root", fsync=False)
-    for key in ("a/1", "a/2", "b/1"):
-        store.put(key, b"x")
-    look = local._LocalScan._files
-
-    def vanish(self, names, base, run):
-        if base == "a/":
-            store.delete(["a/1"])
-        return look(self, names, base, run)
-
-    monkeypatch.setattr(local._LocalScan, "_files", vanish)
-    assert [key for key, _, _ in scanned(store, moving=True, skip_special=True)] == ["a/2", "b/1"]
+    monkeypatch.setattr(local._LocalScan, method, vanish)
+    assert [key for key, _, _ in scanned(store, moving=True, skip_special=True)] == left
 
 
 def test_a_place_without_versions_says_so(store):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import warnings
 from collections import Counter
@@ -30,6 +31,7 @@ from typer.testing import CliRunner
 from lakeops import Lake, MergeConflict, Repository, Settings
 from lakeops.cli.app import app
 from lakeops.model.errors import InvalidInput
+from lakeops.model.records import StrategyName
 from lakeops.store import layout
 from lakeops.testing import ManualClock
 
@@ -105,6 +107,15 @@ class Shop:
             for file in _dataframe_to_data_files(table.metadata, pa.concat_tables(held), table.io):
                 update.append_data_file(file)
 
+    def insert_missing(self, branch: str, *amounts: int) -> None:
+        """Add the rows that are not there yet, as ``MERGE INTO`` does: a snapshot that overwrites."""
+        from pyiceberg.io.pyarrow import _dataframe_to_data_files
+
+        table, new = self.table(branch), sorted({*amounts} - {*self.amounts(branch)})
+        with table.transaction() as begun, begun.update_snapshot().overwrite() as update:
+            for file in _dataframe_to_data_files(table.metadata, rows(*new), table.io) if new else ():
+                update.append_data_file(file)
+
     def _rows(self, table: Table, files: tuple[DataFile, ...]) -> pa.Table:
         import pyarrow.parquet as pq
 
@@ -168,6 +179,13 @@ def expire(shop: Shop, branch: str) -> None:
     table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in table.snapshots()[:-1]]).commit()
 
 
+def as_version_3(shop: Shop, branch: str) -> None:
+    """What an engine wrote beside the catalog, which takes no such table."""
+    path = f"{FOLDER}metadata.json"
+    told = json.loads(shop.repo.ref(branch).read(path))
+    shop.repo.branch(branch).put(path, json.dumps({**told, "format-version": 3, "next-row-id": 0}).encode())
+
+
 def write_anew(shop: Shop, branch: str) -> None:
     catalog = shop.catalog(branch)
     catalog.drop_table("web.sales")
@@ -209,6 +227,12 @@ FOLLOWING: dict[str, tuple[list[Step], list[Step], list[int]]] = {
     "snapshots expired at the destination": ([APPEND["dev"]], [APPEND["main"], expire], [1, 2, 3, 4, 10, 20]),
     "a column of the source": ([evolve, APPEND["dev"]], [APPEND["main"]], [1, 2, 3, 4, 10, 20]),
     "a column of the destination": ([APPEND["dev"]], [evolve, APPEND["main"]], [1, 2, 3, 4, 10, 20]),
+    "rows merged after a compaction": (
+        [lambda s, at: s.insert_missing(at, 4, 5)],
+        [lambda s, at: s.compact(at)],
+        [1, 2, 3, 4, 5],
+    ),
+    "an append after merged rows": ([APPEND["dev"]], [lambda s, at: s.insert_missing(at, 4, 5)], [1, 2, 3, 4, 5, 10]),
     "a property of the source": ([set_property], [APPEND["main"]], [1, 2, 3, 4, 20]),
     "a deletion beside a property": ([lambda s, at: s.delete(at, 1)], [set_property], [2, 3, 4]),
 }
@@ -265,12 +289,12 @@ CONTRADICTING: dict[str, tuple[list[Step], list[Step], str]] = {
     "a deletion, and an append": (
         [lambda s, at: s.delete(at, 1)],
         [APPEND["main"]],
-        "the source deleted or changed rows",
+        "the source deleted, changed or merged rows",
     ),
     "two deletions": (
         [lambda s, at: s.delete(at, 1)],
         [lambda s, at: s.delete(at, 3)],
-        "the source deleted or changed",
+        "the source deleted, changed or merged",
     ),
     "two deletions in one file": ([lambda s, at: s.delete(at, 1)], [lambda s, at: s.delete(at, 2)], "the same files"),
     "two compactions": ([lambda s, at: s.compact(at)], [lambda s, at: s.compact(at)], "the same files"),
@@ -279,6 +303,18 @@ CONTRADICTING: dict[str, tuple[list[Step], list[Step], str]] = {
         [lambda s, at: s.delete(at, 1, 2)],
         "the same files",
     ),
+    "rows that both sides merged": (
+        [lambda s, at: s.insert_missing(at, 5)],
+        [lambda s, at: s.insert_missing(at, 5)],
+        "the source deleted, changed or merged",
+    ),
+    "snapshots expired between": (
+        [APPEND["dev"], APPEND["dev"], expire],
+        [APPEND["main"]],
+        "the source expired the snapshots that tell how",
+    ),
+    "format version 3": ([as_version_3], [APPEND["main"]], "its format version is above 2"),
+    "format version 3 at the destination": ([APPEND["dev"]], [as_version_3], "its format version is above 2"),
     "two schemas": ([evolve], [evolve], "both sides changed its schema"),
     "one property": ([set_property], [set_property], "both sides changed its property owner"),
     "another partitioning": ([APPEND["dev"]], [partition], "under another partitioning"),
@@ -293,12 +329,54 @@ def test_what_contradicts_stays_a_conflict_with_the_tables_name(shop: Shop, name
         for step in steps:
             step(shop, branch)
         shop.commit(branch)
-    head, before = shop.repo.branch("main").commit_id, shop.amounts("main")
+    head, before = shop.repo.branch("main").commit_id, shop.repo.ref("main").read(f"{FOLDER}metadata.json")
     for ask in (shop.repo.merge, shop.repo.preview_merge):
         with pytest.raises(MergeConflict, match=f"table warehouse/web/sales: .*{reason}") as conflict:
             ask("dev", "main", tables="rebase")
         assert conflict.value.conflicts == [f"{FOLDER}metadata.json"]
-    assert (shop.repo.branch("main").commit_id, shop.amounts("main")) == (head, before)
+    assert shop.repo.branch("main").commit_id == head
+    assert shop.repo.ref("main").read(f"{FOLDER}metadata.json") == before
+
+
+@pytest.mark.parametrize("strategy", ["source-wins", "dest-wins"])
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("compacted", ["main", "dev"])
+def test_a_strategy_tears_no_table_apart(shop: Shop, strategy: StrategyName, squash: bool, compacted: str) -> None:
+    """The files that one side's snapshots need may be those that the other side expired."""
+    repo = shop.repo
+    shop.compact(compacted)
+    expire(shop, compacted)
+    shop.append("dev" if compacted == "main" else "main", 10)
+    for branch in ("dev", "main"):
+        repo.branch(branch).put("orders.csv", branch.encode())
+        shop.commit(branch)
+    head = repo.branch("main").commit_id
+    says = "table warehouse/web/sales: a strategy settles files one by one"
+    for ask in (repo.merge, repo.preview_merge):
+        with pytest.raises(MergeConflict, match=says) as conflict:
+            ask("dev", "main", strategy=strategy, squash=squash)
+        assert conflict.value.conflicts == [f"{FOLDER}metadata.json"]
+    assert repo.branch("main").commit_id == head
+    # One side's table, whole: the other side takes it over first.
+    kept, other = ("dev", "main") if strategy == "source-wins" else ("main", "dev")
+    repo.branch(other).delete_prefix(FOLDER)
+    repo.branch(other).copy(FOLDER, FOLDER, ref=kept, recursive=True)
+    shop.commit(other)
+    expected = shop.amounts(kept)
+    repo.merge("dev", "main", strategy=strategy, squash=squash)
+    assert (shop.amounts("main"), repo.ref("main").read("orders.csv")) == (expected, kept.encode())
+    shop.check("main")
+
+
+@pytest.mark.parametrize("dropped", ["main", "dev"])
+def test_a_strategy_brings_back_no_part_of_a_table(shop: Shop, dropped: str) -> None:
+    shop.append("dev" if dropped == "main" else "main", 10)
+    shop.catalog(dropped).drop_table("web.sales")
+    for branch in ("dev", "main"):
+        shop.commit(branch)
+    for strategy in ("source-wins", "dest-wins"):
+        with pytest.raises(MergeConflict, match="table warehouse/web/sales: a strategy settles files one by one"):
+            shop.repo.merge("dev", "main", strategy=strategy)
 
 
 def test_files_beside_tables_merge_as_ever(shop: Shop) -> None:
@@ -352,11 +430,15 @@ def test_histories_of_two_branches_lose_and_double_no_row(lake: Lake, seed: int)
     for _ in range(4):
         for branch in ("main", "dev"):
             for _ in range(dice.randrange(3)):
-                doing = dice.choice(["append", "append", "append", "compact", "delete", "expire"])
+                doing = dice.choice(["append", "append", "append", "compact", "delete", "expire", "merge"])
                 if doing == "append":
                     number += 1
                     shop.append(branch, number)
                     model[branch] = model[branch] | {number}
+                elif doing == "merge":
+                    looked_for = dice.sample(range(1, 8), 2)
+                    shop.insert_missing(branch, *looked_for)
+                    model[branch] = model[branch] | set(looked_for)
                 elif doing == "delete" and model[branch]:
                     gone = set(dice.sample(sorted(model[branch]), 1))
                     shop.delete(branch, *gone)

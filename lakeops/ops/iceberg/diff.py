@@ -40,28 +40,36 @@ class FileDelta:
             new = _manifests(io, last)
             had, has = (
                 {
-                    entry.data_file.file_path: entry.data_file
+                    entry.data_file.file_path: entry
                     for path, manifest in mine.items()
                     if path not in other
                     for entry in manifest.fetch_manifest_entry(io)
                 }
                 for mine, other in ((old, new), (new, old))
             )
-            added = {path: file for path, file in has.items() if path not in had}
-            removed = {path: file for path, file in had.items() if path not in has}
-            at, operations = last, set[Operation | None]()
-            while at is not None and at != first:
+            added = {path: entry.data_file for path, entry in has.items() if path not in had}
+            removed = {path: entry.data_file for path, entry in had.items() if path not in has}
+            at, until, operations = last, first and first.snapshot_id, set[Operation | None]()
+            while at is not None and at.snapshot_id != until:
                 operations.add(at.summary.operation if at.summary else None)
-                at = side.snapshot_by_id(at.parent_snapshot_id) if side and at.parent_snapshot_id is not None else None
-            if at != first:
-                operations.add(None)
+                parent = at.parent_snapshot_id
+                at = side.snapshot_by_id(parent) if side and parent is not None else None
+            if side and at is None and until is not None:  # some have expired; a file names the one that added it
+                adding = [side.snapshot_by_id(has[path].snapshot_id) for path in added]
+                only_appended = all(one and one.summary and one.summary.operation == Operation.APPEND for one in adding)
+                operations |= set() if only_appended and not removed else {None}
             found.append(cls(added, removed, frozenset(operations)))
         return found
 
     @property
     def compacted(self) -> bool:
         """Whether the change moved rows to other files and removed the old files."""
-        return bool(self.removed) and self.operations <= {Operation.APPEND, Operation.REPLACE}
+        return bool(self.removed) and self.keeps_rows
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether no row was deleted or changed, or added by a writer that looked for it."""
+        return self.operations <= {Operation.APPEND, Operation.REPLACE}
 
     @property
     def deletes(self) -> bool:

@@ -25,6 +25,8 @@ from lakeops.ops.tables import TableChange
 POINTER = "metadata.json"
 """The object of a table's folder that is its current metadata file."""
 GC_ENABLED = "gc.enabled"
+MOST_VERSION = 2
+"""The newest format version of tables that can be written. pyiceberg writes no newer one."""
 _VERSION = re.compile(r"(?:.*/)?([0-9]{1,9})-[^/]*\.metadata\.json")
 _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 """Properties of a table that move its files elsewhere."""
@@ -98,6 +100,10 @@ def table_change(
 def check_metadata(io: TableFileIO, before: TableMetadata | None, after: TableMetadata) -> None:
     """Refuse metadata whose files would not lie below the table's own location."""
     key = io.files.key
+    if after.format_version > MOST_VERSION:
+        raise InvalidInput(
+            f"format-version is 1 or {MOST_VERSION} here, and not {after.format_version}: pyiceberg writes no other one"
+        )
     if before is not None and after.location != before.location:
         raise InvalidInput("the location of a table stays; create another table and insert the rows")
     if key(after.location).count("/") != 2 or (before is None and io.files.source_of(after.location)):

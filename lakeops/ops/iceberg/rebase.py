@@ -26,7 +26,7 @@ from lakeops.ops.ancestor import Ancestor
 from lakeops.ops.context import Context
 from lakeops.ops.iceberg.diff import FileDelta
 from lakeops.ops.iceberg.files import MOST_METADATA, TableFileIO
-from lakeops.ops.iceberg.metadata import POINTER, file_after, parsed, table_change
+from lakeops.ops.iceberg.metadata import MOST_VERSION, POINTER, file_after, parsed, table_change
 from lakeops.ops.read import read_entry
 from lakeops.ops.stage import tombstones
 from lakeops.ops.tables import TableChange, TableFiles, rows_of
@@ -131,6 +131,8 @@ class _RebasedTable:
     def _check(self) -> None:
         """Raise ``NotRebased`` where the source's change cannot follow the destination's."""
         theirs, ours = self._theirs, self._ours
+        if max(one.format_version for one in (self._base, self._source, self._dest)) > MOST_VERSION:
+            raise NotRebased(f"its format version is above {MOST_VERSION}, which pyiceberg does not write")
         if len({(one.table_uuid, one.location) for one in (self._base, self._source, self._dest)}) > 1:
             raise NotRebased("one side made it anew")
         if theirs.deletes:
@@ -140,8 +142,11 @@ class _RebasedTable:
         if theirs.removed and ours.deletes:
             raise NotRebased("the destination deleted rows that may lie in files which the source replaced or deleted")
         changed = bool(ours.added or ours.removed) and not ours.operations <= {Operation.REPLACE}
-        if theirs.removed and not theirs.compacted and changed:
-            raise NotRebased("the source deleted or changed rows, and the destination added or changed some")
+        if not theirs.keeps_rows and changed:
+            did = "deleted, changed or merged rows"
+            if None in theirs.operations:
+                did = "expired the snapshots that tell how it changed rows"
+            raise NotRebased(f"the source {did}, and the destination added or changed some")
 
     def change(self) -> TableChange:
         """The commit of the destination's table that does what the source did. Its manifests are drafts."""
