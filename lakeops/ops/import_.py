@@ -27,12 +27,13 @@ from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Commit, IdempotentRequest
 from lakeops.ops import inventory as inventories
 from lakeops.ops.context import Context, check_name
-from lakeops.ops.listed import PartTask, build_in_parts, entries
+from lakeops.ops.listed import LISTING_SECONDS, PartTask, build_in_parts, entries
 from lakeops.ops.overlap import check_source_apart
 from lakeops.ops.publish import CommitPlan, CommitResult, in_turn, publish, read_first, require_clean, snapshot
 from lakeops.ranges.build import build, replace_prefix
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.range_file import write_metarange
+from lakeops.ranges.rewrite import RANGE_SECONDS
 from lakeops.store import layout
 from lakeops.store.base import Listing, ObjectStore
 from lakeops.store.disk_cache import background_writes, flush
@@ -244,6 +245,7 @@ class _Written:
                 split,
                 attempt,
                 engine=ctx.engine(),
+                seconds=RANGE_SECONDS + (LISTING_SECONDS if source and source.remote else 0),
                 known=self.known,
                 on_progress=told,
                 on_ranges=note,

@@ -36,6 +36,8 @@ from lakeops.store.listing import gathered
 _BATCH = 50_000
 """Entries that are worked on at a time. Directories of any size are put together to about this many."""
 _SHOWN = 3
+LISTING_SECONDS = 0.04
+"""The time in which one core lists 2,800 objects of a bucket."""
 _PARTS = 128
 """Parts that a source is divided into at most, flat folders apart."""
 

@@ -55,6 +55,7 @@ def build(
     attempt: str,
     *,
     engine: Engine | None = None,
+    seconds: float = RANGE_SECONDS,
     known: Iterable[RangeRow] = (),
     on_progress: Callable[[int], None] = lambda _: None,
     on_ranges: Callable[[list[RangeRow]], None] = lambda _: None,
@@ -69,6 +70,7 @@ def build(
         split: the repository's split.
         attempt: fresh for every try.
         engine: where ranges are written. In process by default.
+        seconds: what a range and its rows, from wherever they come, take of one core. The engine is chosen by it.
         known: ranges to refer to where the outcome equals them, instead of writing them again. The commits that they
             come from must be checked live when this is published.
         on_progress: called with the number of entries that are in written ranges so far.
@@ -84,7 +86,7 @@ def build(
     entries = size_bytes = told = 0
     for first in closed:
         size = max(_FIRST, len(built))
-        place = engine.for_work(size * RANGE_SECONDS)
+        place = engine.for_work(size * seconds)
         if not place.in_process and (rest := elsewhere(place, built)) is not None:
             built += rest.rows(0, len(rest))
             break

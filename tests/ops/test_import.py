@@ -23,6 +23,7 @@ from support.scenes import open_faulty, tree
 from support.soundness import assert_sound
 
 from lakeops import Branch, Lake, Settings, Split
+from lakeops.engine.base import LocalEngine
 from lakeops.model import errors
 from lakeops.ops import listed
 from lakeops.ranges import build as building
@@ -548,6 +549,26 @@ def test_one_file(repo, main, tmp_path, to, path):
     assert commit.metadata["lakeops.import.objects"] == "1"
     with pytest.raises(errors.NoChanges):
         main.import_objects(source, to, "again")
+
+
+def test_the_choice_of_the_engine_counts_the_listing_of_a_bucket(bucket, tmp_path):
+    repo, source = bucket
+    asked = []
+
+    class Asked(LocalEngine):
+        def for_work(self, seconds):
+            asked.append(seconds)
+            return self
+
+    repo._ctx.engine.__self__._engine = Asked(1)
+    source.put("a", b"1")
+    keys = tmp_path / "keys.csv"
+    keys.write_text(f"key\n{source.prefix}/a\n")
+    main = repo.branch("main")
+    main.import_objects(source.url, "listed", "m")
+    main.import_objects(source.url, "named", "m", inventory=str(keys))
+    listed_for, named_for = asked
+    assert listed_for > 4 * named_for > 0
 
 
 # --- killed, and called again ---
