@@ -29,11 +29,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from lakeops.airflow.compat import LakeopsFailure, LakeopsTimeout, TaskDeferralError, last_success, require
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.task import LakeopsTask, address, host
-from lakeops.airflow.triggers import (
-    NO_COMMIT,
-    Condition,
-    LakeopsConditionTrigger,
-)
+from lakeops.airflow.triggers import NO_COMMIT, Condition, LakeopsConditionTrigger
 from lakeops.model.errors import CommitExpired, InvalidInput, RefNotFound, Transient
 
 if TYPE_CHECKING:

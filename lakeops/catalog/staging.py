@@ -42,15 +42,7 @@ from lakeops.catalog.database import (
 )
 from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.marks import check_links
-from lakeops.catalog.records import (
-    BranchSnapshot,
-    BranchState,
-    ChangeCounter,
-    ExpectedState,
-    Intent,
-    Sealed,
-    Staged,
-)
+from lakeops.catalog.records import BranchSnapshot, BranchState, ChangeCounter, ExpectedState, Intent, Sealed, Staged
 from lakeops.catalog.tables import BRANCH, PROTECTION, REPOSITORY, RETIRED, STAGED, UPLOAD
 from lakeops.model.errors import AttemptExpired, BranchMoved, NotAsSeen
 from lakeops.model.records import Commit

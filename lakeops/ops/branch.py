@@ -210,14 +210,7 @@ def move_tag(
         ctx,
         HookEvent(ctx.repository_id, "move-tag", name, None, target),
         lambda hooks: ctx.catalog.refs.move_tag(
-            ctx.repository_id,
-            name,
-            target,
-            actor=ctx.actor,
-            old=old,
-            key=request.key,
-            fingerprint=asked,
-            hooks=hooks,
+            ctx.repository_id, name, target, actor=ctx.actor, old=old, key=request.key, fingerprint=asked, hooks=hooks
         ),
         old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id,
     )

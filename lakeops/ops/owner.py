@@ -164,11 +164,7 @@ def _take_over(ctx: Context, found: str | None) -> Owner | None:
     """Write a record of a higher epoch in place of what was found. None when something else is there by now."""
     epoch = max((owner.epoch for owner in owners_at(ctx.store).values() if owner is not None), default=0)
     text = Owner(
-        ctx.repository_id,
-        ctx.catalog.repositories.identity(),
-        epoch + 1,
-        ctx.ids.new(),
-        ctx.seconds(),
+        ctx.repository_id, ctx.catalog.repositories.identity(), epoch + 1, ctx.ids.new(), ctx.seconds()
     ).to_text()
     # What an earlier call has noted may be on its way into the namespace: a first record is that one.
     own = ctx.catalog.repositories.take_owner(ctx.repository_id, text, over=found is not None)

@@ -50,12 +50,7 @@ def write_ranges(
     attempt = layout.attempt(started, ctx.ids)
     with ctx.writing() as reader:
         applied = work(
-            reader,
-            engine=ctx.engine(),
-            attempt=attempt,
-            split=ctx.repository.split,
-            label=verb,
-            progress=ctx.progress,
+            reader, engine=ctx.engine(), attempt=attempt, split=ctx.repository.split, label=verb, progress=ctx.progress
         )
         for commit in known:
             if commit.meta_range_id == applied.metarange.id:

@@ -134,10 +134,7 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
 
 
 def _rewrite(
-    segment: Segment,
-    changed: Iterator[Iterable[ChangedRows]],
-    chunker: Chunker,
-    writer: RangeWriter,
+    segment: Segment, changed: Iterator[Iterable[ChangedRows]], chunker: Chunker, writer: RangeWriter
 ) -> Iterator[RewrittenRun]:
     """The segment's runs. Ranges that were not touched and are not needed to re-synchronise are in none.
 

@@ -190,8 +190,7 @@ def branch_dag() -> None:
     ),
     message=maybe("Message", "The merge commit's message."),
     despite_checks=maybe(
-        "Despite checks",
-        "Merge without these declared checks, separated by commas. The merge commit names them.",
+        "Despite checks", "Merge without these declared checks, separated by commas. The merge commit names them."
     ),
 )
 def merge_dag() -> None:

@@ -231,13 +231,7 @@ class _Draft(TableFiles):
 
 
 def _with_table(
-    ctx: Context,
-    touched: _Changed,
-    dest: Metarange,
-    plan: MergePlan,
-    table: _RebasedTable,
-    *,
-    publish: bool,
+    ctx: Context, touched: _Changed, dest: Metarange, plan: MergePlan, table: _RebasedTable, *, publish: bool
 ) -> MergePlan:
     """The plan with one table as ``table`` makes it: the destination's files, what its change adds, and no others."""
     change = table.change()
