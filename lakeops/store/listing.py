@@ -38,11 +38,6 @@ def gathered(listings: Iterable[Listing], least: int) -> Iterator[Listing]:
         yield Listing(keys, sizes, mtimes, marks)
 
 
-def is_between(after: str, until: str, name: str) -> bool:
-    """Whether a key comes behind ``after`` and not behind ``until``, or a folder (ending in a slash) may hold such."""
-    return (name > after or (name.endswith("/") and after.startswith(name))) and (not until or name <= until)
-
-
 def in_order(first: Step) -> Iterator[Listing]:
     """The listings that a step leads to, in order, one step after the other: for readers who may stop early."""
     line: list[Found] = [first]

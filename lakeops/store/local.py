@@ -48,7 +48,7 @@ from lakeops.store.base import (
     pieces,
 )
 from lakeops.store.layout import quote_path
-from lakeops.store.listing import Found, ParallelListing, in_order, is_between
+from lakeops.store.listing import Found, ParallelListing, in_order
 from lakeops.store.reader import CheckedFile
 
 HIDDEN = b".lakeops"
@@ -357,6 +357,11 @@ class _LocalScan:
         return Transient(f"{self.url!a} changed while it was listed: {key} {what}; try again when nothing writes to it")
 
 
+def _is_between(after: str, until: str, name: str) -> bool:
+    """Whether a key comes behind ``after`` and not behind ``until``, or a folder (ending in a slash) may hold such."""
+    return (name > after or (name.endswith("/") and after.startswith(name))) and (not until or name <= until)
+
+
 def _kind(entry: os.DirEntry[str]) -> str:
     if not is_text(entry.name):
         return "its name is not UTF-8"
@@ -564,7 +569,7 @@ class LocalStore(ObjectStore):
     def scan(
         self, *, under: str = "", after: str = "", until: str = "", skip_special: bool = False, moving: bool = False
     ) -> Iterator[Listing]:
-        scanning = _LocalScan(self._tree, self.url, skip_special, moving, partial(is_between, after, until))
+        scanning = _LocalScan(self._tree, self.url, skip_special, moving, partial(_is_between, after, until))
         with translated(self.url, ""):
             yield from scanning.listings(under)
 

@@ -21,7 +21,7 @@ from lakeops.model.sanitising import excerpt
 from lakeops.store.base import Listing
 from lakeops.store.bucket import object_name
 from lakeops.store.in_flight import in_flight
-from lakeops.store.listing import Found, ParallelListing, is_between, split_points
+from lakeops.store.listing import Found, ParallelListing, split_points
 from lakeops.store.s3.client import status_of, xml_part
 
 if TYPE_CHECKING:
@@ -51,9 +51,12 @@ def scan(
 
     ``under`` is a folder below the root that holds all that is wanted. Names come behind ``after``, up to ``until``.
     """
-    scanning = _S3Scan(client, bucket, root, skip_special, moving, after, until)
+    scanning = _S3Scan(client, bucket, root, skip_special, moving, after)
+    part = _Partition(root + under, xml_part(after), until or None)
     last = ""
-    for listing in scanning.parallel.run(partial(scanning.level, root + under, 1)):
+    for listing in scanning.parallel.run(
+        partial(scanning.partition, part) if after or until else partial(scanning.level, root + under, 1)
+    ):
         if listing.keys[0] <= last:
             raise StoreError(f"bucket {bucket!r} does not list names in byte order; use another server")
         last = listing.keys[-1]
@@ -65,15 +68,15 @@ def borders(client: S3Client, bucket: str, root: str, after: str, count: int) ->
 
     They are folders, as far down as there have to be to get so many, and points in flat folders of many pages.
     """
-    scanning = _S3Scan(client, bucket, root, skip_special=True, moving=True, after=after)
+    scanning = _S3Scan(client, bucket, root, skip_special=True, moving=True)
     found, points, inside = list[str](), list[str](), [root]
     for _ in range(_LEVELS):
         if len(found) < count:
             parts = list(chain.from_iterable(in_flight(scanning.parts, inside)))
             inside = [name for name in parts if name.endswith("/")]
             found, points = found + inside, points + [name for name in parts if not name.endswith("/")]
-    chosen = {*sorted(found)[:: -(-len(found) // count) or 1], *points}
-    return sorted(name for name in chosen if name > after)
+    found = sorted(name for name in found if name > after)
+    return sorted({*found[:: -(-len(found) // count) or 1], *(name for name in points if name > after)})
 
 
 @dataclass(frozen=True)
@@ -102,18 +105,16 @@ class _S3Scan:
     skip_special: bool
     moving: bool
     after: str = ""
-    until: str = ""
     parallel: ParallelListing = field(default_factory=lambda: ParallelListing(_THREADS))
 
     def level(self, prefix: str, depth: int, token: str = "") -> Sequence[Found]:
         """One page of a folder: its own objects, and a step for each folder in it."""
-        answer, folders, truncated = self._folder_page(prefix, token)
-        objects, until = self._wanted_objects(prefix, answer), self.until or None
+        answer = self._page(prefix, token, Delimiter="/")
+        folders, objects = self._folders(prefix, answer), self._wanted_objects(prefix, answer)
         nothing = not token and not folders and not objects and not answer["IsTruncated"]
-        if nothing and depth > 1 and self._is_whole(prefix):
+        if nothing and depth > 1 and not self.moving:
             raise self._bucket_changed(prefix)
-        objects = [one for one in objects if until is None or one["Key"] <= until]
-        apart = depth < _LEVELS and len(folders) < _ENOUGH and not truncated
+        apart = depth < _LEVELS and len(folders) < _ENOUGH and not answer["IsTruncated"]
         found: list[Found] = []
         at = 0
         for folder in folders:
@@ -121,14 +122,13 @@ class _S3Scan:
             while at < len(objects) and objects[at]["Key"] < folder:
                 at += 1
             found += self._listing(objects[before:at])
-            after = xml_part(self.after) if self.after.startswith(folder) else ""
-            inside = partial(self.partition, _Partition(folder, after, until, empty=self._is_whole(folder)))
+            inside = partial(self.partition, _Partition(folder, empty=True))
             found.append(partial(self.level, folder, depth + 1) if apart else inside)
         found += self._listing(objects[at:])
         last = objects[-1]["Key"] if objects else ""
-        if truncated and last and not folders and xml_part(last) == last:
-            found += self._split(_Partition(prefix, last, until), objects, "")
-        elif truncated:
+        if answer["IsTruncated"] and last and not folders and xml_part(last) == last:
+            found += self._split(_Partition(prefix, after=last), objects, "")
+        elif answer["IsTruncated"]:
             found.append(partial(self.level, prefix, depth, answer["NextContinuationToken"]))
         return found
 
@@ -138,7 +138,7 @@ class _S3Scan:
         answer = self._page(which.prefix, which.token, **after)
         objects = self._wanted_objects(which.prefix, answer)
         empty = which.empty and not objects
-        if empty and not answer["IsTruncated"]:
+        if empty and not answer["IsTruncated"] and not self.moving:
             raise self._bucket_changed(which.prefix)
         inside = [item for item in objects if which.until is None or item["Key"] <= which.until]
         found: list[Found] = [*self._listing(inside)]
@@ -150,30 +150,15 @@ class _S3Scan:
 
     def parts(self, prefix: str) -> list[str]:
         """The folders in a folder; where it has none, and many pages, points in it."""
-        answer, folders, truncated = self._folder_page(prefix)
-        if not folders and truncated:
+        answer = self._page(prefix, "", Delimiter="/")
+        folders = self._folders(prefix, answer)
+        if not folders and answer["IsTruncated"]:
             names = [item["Key"] for item in self._wanted_objects(prefix, answer)]
             return split_points(names, None, start=len(prefix), count=_POINTS)
-        while truncated and answer.get("CommonPrefixes"):
-            answer, more, truncated = self._folder_page(prefix, answer["NextContinuationToken"])
-            folders += more
+        while answer["IsTruncated"] and answer.get("CommonPrefixes"):
+            answer = self._page(prefix, answer["NextContinuationToken"], Delimiter="/")
+            folders += self._folders(prefix, answer)
         return folders
-
-    def _folder_page(self, prefix: str, token: str = "") -> tuple[ListObjectsV2OutputTypeDef, list[str], bool]:
-        """A page of a folder by itself, the wanted folders on it, and whether more may come behind it."""
-        begun = xml_part(self.after.removeprefix(prefix).split("/")[0]) if self.after.startswith(prefix) else ""
-        # Where ``after`` lies deeper, its folder is still to come: the page begins before it.
-        start = {"StartAfter": prefix + begun} if begun and not token else {}
-        answer = self._page(prefix, token, Delimiter="/", **start)
-        folders = [item["Prefix"] for item in answer.get("CommonPrefixes", ())]
-        last = max([*folders, *(item["Key"] for item in answer.get("Contents", ()))], default="")
-        wanted = partial(is_between, self.after, self.until)
-        kept = [one for one in folders if one.startswith(prefix) and one != prefix and wanted(one)]
-        return answer, kept, answer["IsTruncated"] and (not self.until or last <= self.until)
-
-    def _is_whole(self, folder: str) -> bool:
-        """Whether all of a folder that was seen is wanted, so that nothing in it means that somebody removed it."""
-        return not (self.moving or self.until or self.after.startswith(folder))
 
     def _split(self, rest: _Partition, page: Sequence[ObjectTypeDef], token: str) -> Iterator[Found]:
         """Steps for what is behind a page. A token is the server's own way to go on. It takes the place of a name."""
@@ -188,6 +173,10 @@ class _S3Scan:
         if token:
             more["ContinuationToken"] = token
         return self.client.list_objects_v2(Bucket=self.bucket, Prefix=xml_part(prefix), **more)
+
+    def _folders(self, prefix: str, answer: ListObjectsV2OutputTypeDef) -> list[str]:
+        folders = [item["Prefix"] for item in answer.get("CommonPrefixes", ())]
+        return [folder for folder in folders if folder.startswith(prefix) and folder != prefix]
 
     def _wanted_objects(self, prefix: str, answer: ListObjectsV2OutputTypeDef) -> list[ObjectTypeDef]:
         """The page's objects below the prefix, behind ``after``. The root's own name has no key."""
