@@ -40,7 +40,7 @@ from lakeops.store.disk_cache import background_writes, flush
 from lakeops.store.open import parse_location, without_links
 
 _RESUMED_SECONDS = 3600
-"""After the last note of a killed import. Later the source may have changed, so it is listed from its start."""
+"""After the last checkpoint of a killed import. Later the source may have changed, so it is listed from its start."""
 _BESIDE = 1000
 """Objects beside a source that has nothing, among which a name like it is looked for."""
 
@@ -123,12 +123,14 @@ def import_objects(
     # The imported entries become ranges of their own, some of them perhaps the head's, before the branch is looked at.
     # A directory is watched while it is listed, so a listing of it has to be whole.
     how = f"skip={skip_special}" if idempotency_key and store.remote else ""
-    with _Written.find(ctx, request, found.head, folder, how) as written:
+    with _Checkpoint.find(ctx, request, found.head, folder, how) as checkpoint:
         if inventory:
-            total, listings = inventories.inventory(ctx.stores(), inventory, place, store, written.after, ctx.progress)
+            total, listings = inventories.inventory(
+                ctx.stores(), inventory, place, store, checkpoint.after, ctx.progress
+            )
         else:
-            total, listings = 0, store.scan(after=written.after, skip_special=skip_special)
-        ranges = partial(written.build, source=None if inventory else store, skip_special=skip_special, total=total)
+            total, listings = 0, store.scan(after=checkpoint.after, skip_special=skip_special)
+        ranges = partial(checkpoint.build, source=None if inventory else store, skip_special=skip_special, total=total)
         single, refused = None, None
         try:
             part = ranges(entries(listings, place, folder, skip_special=skip_special))
@@ -153,31 +155,24 @@ def import_objects(
             suffix = layout.attempt(now.started, ctx.ids)
             base = ctx.metarange(now.head)
             with background_writes(ctx.store) as store:
-                metarange = replace_prefix(
-                    base,
-                    folder,
-                    part,
-                    store=store,
-                    split=ctx.repository.split,
-                    attempt=suffix,
-                    exact=single is not None,
-                )
+                split, exact = ctx.repository.split, single is not None
+                metarange = replace_prefix(base, folder, part, store=store, split=split, attempt=suffix, exact=exact)
                 if metarange.id == base.id:
                     what = repr(folder or "the whole branch")
                     raise NoChanges(f"{what} of branch {branch!r} holds the objects of {url} already")
                 file = write_metarange(store, metarange, suffix)
-            plan = CommitPlan(file, (now.head,), text, pairs, reused_commits=written.reused, begun=written.begun)
+            plan = CommitPlan(file, (now.head,), text, pairs, reused_commits=checkpoint.reused, begun=checkpoint.begun)
             return publish(ctx, request, now, plan, publisher)
 
         return in_turn(ctx, request, attempt).commit
 
 
 @dataclass
-class _Written:
-    """The ranges of an import so far: those that a killed call under the same key has written come first.
+class _Checkpoint:
+    """The checkpoint of an import: ``rows`` are the ranges that a killed call under the same key has written.
 
-    The import goes on as the attempt that the killed call was, so what that wrote gets no younger. Meanwhile the ranges
-    are on record as an upload in flight, with the name ``upload``, whose address names a metarange of them. So its
+    The import goes on as the attempt that the killed call was, so what that wrote gets no younger. The checkpoint is
+    on record as an upload in flight, with the name ``upload``, whose address names a metarange of the ranges. So its
     digest is in the catalog. ``reused`` are the commits whose ranges may be among them.
     """
 
@@ -191,16 +186,16 @@ class _Written:
     rows: list[RangeRow] = field(default_factory=list)
 
     @classmethod
-    def find(cls, ctx: Context, request: IdempotentRequest, head: Commit, folder: str, how: str) -> _Written:
-        """What a call like this one has written. Nothing where it cannot be gone on with, or ``how`` is empty."""
+    def find(cls, ctx: Context, request: IdempotentRequest, head: Commit, folder: str, how: str) -> _Checkpoint:
+        """What a call like this one has checkpoint. Nothing where it cannot be gone on with, or ``how`` is empty."""
         upload = sha256(repr((request.key, request.fingerprint, how)).encode()).hexdigest() if how else ""
         known = ctx.metarange(head)
         here = tuple(known.rows(*known.overlapping(folder)))
         new = cls(ctx, request.branch, folder, upload, here, ctx.catalog.now(), (head,))
         found = ctx.catalog.staging.find_upload(ctx.repository_id, upload) if upload else None
         if found is not None:
-            file, digest, noted, *ids = found[0].removeprefix(layout.METARANGES).split("/")
-            if new.begun.timestamp() - int(noted) > _RESUMED_SECONDS:
+            file, digest, saved, *ids = found[0].removeprefix(layout.METARANGES).split("/")
+            if new.begun.timestamp() - int(saved) > _RESUMED_SECONDS:
                 return new
             with suppress(LakeopsError):  # where something of it is gone, the import begins anew
                 reused = {one: ctx.catalog.commits.get(ctx.repository_id, one) for one in ids} | {head.id: head}
@@ -217,7 +212,7 @@ class _Written:
     def build(
         self, tables: Iterable[pa.Table], *, source: ObjectStore | None, skip_special: bool, total: int
     ) -> Metarange:
-        """All ranges, those of the tables written. A ``source`` may be listed on a cluster instead."""
+        """All ranges, those of the tables checkpoint. A ``source`` may be listed on a cluster instead."""
         ctx, attempt, earlier = self.ctx, layout.attempt(self.begun, self.ctx.ids), [*self.rows]
         split, before = ctx.repository.split, sum(row.count for row in earlier)
 
@@ -234,10 +229,10 @@ class _Written:
         told(0)
         with background_writes(ctx.store) as writer:
 
-            def note(rows: list[RangeRow]) -> None:
+            def save(rows: list[RangeRow]) -> None:
                 if self.upload:
                     flush(writer)
-                    self._note([*earlier, *rows])
+                    self._save([*earlier, *rows])
 
             part = build(
                 writer,
@@ -248,15 +243,15 @@ class _Written:
                 seconds=RANGE_SECONDS + (LISTING_SECONDS if source and source.remote else 0),
                 known=self.known,
                 on_progress=told,
-                on_ranges=note,
+                on_ranges=save,
                 elsewhere=elsewhere,
             )
         return Metarange.from_rows([*earlier, *part.rows(0, len(part))])
 
-    def _note(self, rows: list[RangeRow]) -> None:
+    def _save(self, rows: list[RangeRow]) -> None:
         file = write_metarange(self.ctx.store, Metarange.from_rows(rows), layout.attempt(self.begun, self.ctx.ids))
-        noted, ids = str(int(self.ctx.catalog.now().timestamp())), (commit.id for commit in self.reused)
-        address = "/".join((layout.metarange_key(file.file), file.digest, noted, *ids))
+        saved, ids = str(int(self.ctx.catalog.now().timestamp())), (commit.id for commit in self.reused)
+        address = "/".join((layout.metarange_key(file.file), file.digest, saved, *ids))
         catalog = self.ctx.catalog.staging
         catalog.begin_upload(self.ctx.repository_id, self.branch, address, upload=self.upload, begun=self.begun)
 
@@ -264,7 +259,7 @@ class _Written:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Forget what was written, unless the call was killed or may succeed when it is tried again as it is.
+        """Forget the checkpoint, unless the call was killed or may succeed when it is tried again as it is.
 
         It lapses where the catalog does not answer now.
         """
