@@ -53,7 +53,7 @@ ENVIRONMENT = "environment"
 _OTHERS = {CONFIG, "LAKEOPS_DEBUG", "LAKEOPS_JAVA_RUNTIME", "LAKEOPS_DB_PASSWORD"}
 """Environment variables of lakeops, its Java launcher and its compose file that are no settings."""
 _TESTS = "LAKEOPS_TEST_"
-_unusable = partial(InvalidInput, kind="invalid_settings")
+unusable = partial(InvalidInput, kind="invalid_settings")
 
 
 def _user() -> str:
@@ -146,12 +146,12 @@ class Settings(BaseSettings):
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"])
-            raise _unusable(f"setting {name!r} (LAKEOPS_{name.upper()}): {first['msg']}") from None
+            raise unusable(f"setting {name!r} (LAKEOPS_{name.upper()}): {first['msg']}") from None
         except InvalidInput:  # a ValueError too
             raise
         except (ValueError, OSError) as error:
             # What a parser says may repeat a value, and a value may be a password.
-            raise _unusable(f"cannot read settings ({type(error).__name__})") from None
+            raise unusable(f"cannot read settings ({type(error).__name__})") from None
 
     @property
     def credentials(self) -> Credentials | None:
@@ -198,7 +198,7 @@ class LakeAddress:
         Raises ``InvalidInput`` for a connection beside another address.
         """
         if connection and (home or database_url):
-            raise _unusable(
+            raise unusable(
                 f"the lake is named twice, by connection {excerpt(connection)} and by home or database_url; give one"
             )
         return cls(connection or (None if home or database_url else _default_connection()), home, database_url)
@@ -262,7 +262,7 @@ def advice(stranger: str, place: str) -> str:
 def strange_keys() -> Iterator[tuple[str, str]]:
     """List keys of settings files that are no settings, with their file. Raises ``InvalidInput``."""
     for file in _files():
-        found: Any = _parsed(file)
+        found: Any = parsed(file)
         for key in _table(file):
             found = found.get(key, {})
         for name in sorted({*found} - {*Settings.model_fields}):
@@ -276,7 +276,7 @@ def _files() -> Iterator[Path]:
         file = Path(named).expanduser()
         # Unlike Path.is_file, this raises nothing for what cannot be a name.
         if not os.path.isfile(file):  # noqa: PTH113
-            raise _unusable(f"{CONFIG} names {named!r}, and there is no such file")
+            raise unusable(f"{CONFIG} names {named!r}, and there is no such file")
         if file.name != PROJECT_FILE or _has_table(file):
             yield file
         return
@@ -294,18 +294,18 @@ class _TomlFile(TomlConfigSettingsSource):
     """A settings file as a source of settings. One that is not TOML is an error that says where."""
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:  # noqa: ANN401 - pydantic's own type
-        return _parsed(file_path)
+        return parsed(file_path)
 
 
-def _parsed(file: Path) -> dict[str, Any]:
+def parsed(file: Path) -> dict[str, Any]:
     """Parse a settings file. The error gives a line and column, and none of the text, which may hold a password."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise _unusable(f"settings file {str(file)!r} cannot be read: {error.strerror}") from None
+        raise unusable(f"settings file {str(file)!r} cannot be read: {error.strerror}") from None
     except ValueError as error:
         place = re.search(r"at (line \d+, column \d+|end of document)", str(error))
-        raise _unusable(f"settings file {str(file)!r} is not TOML{f', {place[0]}' if place else ''}") from None
+        raise unusable(f"settings file {str(file)!r} is not TOML{f', {place[0]}' if place else ''}") from None
 
 
 def _table(file: Path) -> tuple[str, ...]:
@@ -336,11 +336,11 @@ def _check_trusted(file: Path) -> None:
     """
     status = file.stat()
     if status.st_uid not in {os.geteuid(), 0} or status.st_mode & stat.S_IWOTH:
-        raise _unusable(f"settings file {str(file)!r} is not used, because others can write it; {_NAME_IT}")
+        raise unusable(f"settings file {str(file)!r} is not used, because others can write it; {_NAME_IT}")
     place = file.resolve().parent
     for folder in {file.parent, place, *file.parent.parents, *place.parents}:
         if any((folder / name).exists() for name in _VERSION_CONTROL):
-            raise _unusable(
+            raise unusable(
                 f"settings file {str(file)!r} is not used, because it lies in a version-controlled directory, "
                 f"{str(folder)!r}: those who may write there would choose where passwords and data are sent; {_NAME_IT}"
             )

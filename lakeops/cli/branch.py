@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,9 +47,8 @@ def create(
     source: Annotated[str, value("--source -s", "lakefs://REPO/REF", "The ref at which it begins.")],
 ) -> None:
     """Create a branch at any ref. Nothing is copied."""
-    repository_id, name = uri.only_ref()
-    start = ref_in(repository_id, source)
-    ref = RefRecord(name, session.lake.repository(repository_id).create_branch(name, start).commit_id)
+    repository, name, start = session.two_refs(uri, source)
+    ref = RefRecord(name, repository.create_branch(name, start).commit_id)
     session.answer(ref, ["Branch ", (name, "green"), " created at ", (ref.commit_id, "yellow")])
 
 
@@ -94,12 +92,8 @@ def show(session: Session, uri: BranchUri) -> None:
     repository, name = session.named(uri)
     ref = RefRecord(name, repository.branch(name).commit_id)
     found = repository.ref(ref.commit_id).verdicts()
-    lines: list[Sequence[Styled]] = [
-        ["Branch: ", (ref.id, "cyan")],
-        ["Commit: ", (ref.commit_id, "yellow")],
-        *verdict_lines(found),
-    ]
-    session.answer(with_checks(ref, found), *lines)
+    names = (("Branch: ", (ref.id, "cyan")), ("Commit: ", (ref.commit_id, "yellow")))
+    session.answer(with_checks(ref, found), *names, *verdict_lines(found))
 
 
 @command(app, "delete", example="branch delete lakefs://flights/dev", asks=True)
@@ -289,17 +283,12 @@ def _rule(kind: str, pattern: str, check: str | None = None, prefix: str = "") -
 
 _Check = Annotated[str | None, value("--check", "CHECK", "A check that merged commits must have passed.")]
 _Below = Annotated[str, value("--prefix", "PREFIX", "With --check: only for merges that change something below it.")]
-_OfTags = Annotated[bool, flag("--tag", "The pattern matches tags, not branches.")]
+_Tag = Annotated[bool, flag("--tag", "The pattern matches tags, not branches.")]
 
 
 @command(protection_group, "add", example="protection add lakefs://flights main --check quality")
 def add_protection(
-    session: Session,
-    uri: RepositoryUri,
-    pattern: Pattern,
-    check: _Check = None,
-    prefix: _Below = "",
-    tag: _OfTags = False,
+    session: Session, uri: RepositoryUri, pattern: Pattern, check: _Check = None, prefix: _Below = "", tag: _Tag = False
 ) -> None:
     """Let branches that match a pattern change through merges only, or keep tags from being moved or deleted."""
     repository, rule = session.repository(uri), _rule("tag" if tag else "branch", pattern, check, prefix)
@@ -315,12 +304,7 @@ def add_protection(
 
 @command(protection_group, "delete", example="protection delete lakefs://flights main")
 def delete_protection(
-    session: Session,
-    uri: RepositoryUri,
-    pattern: Pattern,
-    check: _Check = None,
-    prefix: _Below = "",
-    tag: _OfTags = False,
+    session: Session, uri: RepositoryUri, pattern: Pattern, check: _Check = None, prefix: _Below = "", tag: _Tag = False
 ) -> None:
     """Remove a rule. Give it as it was added."""
     repository, rule = session.repository(uri), _rule("tag" if tag else "branch", pattern, check, prefix)
@@ -338,11 +322,9 @@ def list_protections(session: Session, uri: RepositoryUri) -> None:
     rules = [_rule("branch", pattern) for pattern in repository.protections()]
     rules += [_rule("branch", one.pattern, one.check, one.prefix) for one in repository.required_checks()]
     rules += [_rule("tag", pattern) for pattern in repository.tag_protections()]
-    session.table(
-        session.part(rules, itemgetter("pattern"), newest_first=True),
-        ("Type", "Pattern", "Requires", "Below"),
-        lambda one: (one["type"], (one["pattern"], "cyan"), one["check"] or "", one["prefix"]),
-    )
+    found = session.part(rules, itemgetter("pattern"), newest_first=True)
+    header = ("Type", "Pattern", "Requires", "Below")
+    session.table(found, header, lambda one: (one["type"], (one["pattern"], "cyan"), one["check"] or "", one["prefix"]))
 
 
 check_group: typer.Typer = typer.Typer(help="Record and list the verdicts of checks on commits.", add_completion=False)

@@ -141,10 +141,8 @@ class ChangeCounts:
             shown = self.folders.most_common(MAX_FOLDERS)
             width = max(len(folder) for folder, _ in shown)
             for folder, count in shown:
-                yield (
-                    (folder.ljust(width), "cyan"),
-                    f"  {counted(count, 'change').rjust(14)}  {human_size(self.sizes[folder])}",
-                )
+                amount = f"  {counted(count, 'change').rjust(14)}  {human_size(self.sizes[folder])}"
+                yield ((folder.ljust(width), "cyan"), amount)
             if len(self.folders) > MAX_FOLDERS:
                 yield (f"... and {len(self.folders) - MAX_FOLDERS:,} more folders",)
         totals = ", ".join(f"{self.types[kind]:,} {kind.value}" for kind in SIGNS if self.types[kind])

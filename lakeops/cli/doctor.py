@@ -255,11 +255,8 @@ def doctor(
     if session.as_json:
         session.document({"ok": not problems, "results": [result._asdict() for result in results]})
     else:
-        session.table(
-            results,
-            ("", "Part", "Found"),
-            lambda result: ((result.status, STYLES[result.status]), result.name, result.detail),
-        )
+        header = ("", "Part", "Found")
+        session.table(results, header, lambda one: ((one.status, STYLES[one.status]), one.name, one.detail))
         strange = sum(1 for result in results if result.status == ABSENT and result.name.startswith("setting "))
         names = "a name that is no setting" if strange == 1 else f"{strange} names that are no settings"
         said = (f"No problem found, but {names}.", "yellow") if strange else ("Everything is in order.", "green")

@@ -220,21 +220,16 @@ def write_below(root: Path, target: Path, source: BinaryIO) -> int:
     from lakeops.ops.files import appearing, translated
 
     with translated(target):
-        _make_folders(root, target.parent)
+        root.mkdir(parents=True, exist_ok=True)  # it may be a link; folders below it may not
+        here = root
+        for part in target.parent.relative_to(root).parts:
+            here /= part
+            if here.is_symlink():
+                raise InvalidPath(f"{excerpt(str(here))} is a symbolic link that leads elsewhere; nothing was written")
+            here.mkdir(exist_ok=True)
         with appearing(target) as file:
             shutil.copyfileobj(source, file, _PIECE)
             return file.tell()
-
-
-def _make_folders(root: Path, folder: Path) -> None:
-    """Make the folders between ``root`` and ``folder``. The root may be a link; folders below it may not."""
-    root.mkdir(parents=True, exist_ok=True)
-    current = root
-    for part in folder.relative_to(root).parts:
-        current /= part
-        if current.is_symlink():
-            raise InvalidPath(f"{excerpt(str(current))} is a symbolic link that leads elsewhere; nothing was written")
-        current.mkdir(exist_ok=True)
 
 
 # --- many files at a time ---

@@ -108,13 +108,12 @@ def grace(
     """Show or change the grace period: younger files are never garbage."""
     collection = session.repository(uri).gc
     found = collection.grace() if seconds is None else collection.set_grace(seconds)
-    lines: list[Sequence[Styled]] = [
-        ["Grace period of ", (str(uri), "green"), f": {found['grace_seconds'] / 3600:g} h"]
-    ]
+    later = []
     if found["pending_seconds"] is not None:
         pending = f"{found['pending_seconds'] / 3600:g} h; until then the longer one counts"
-        lines.append([f"From {moment(found['pending_from'])} on: {pending}"])
-    session.answer(found, *lines)
+        later = [[f"From {moment(found['pending_from'])} on: {pending}"]]
+    hours = f"{found['grace_seconds'] / 3600:g} h"
+    session.answer(found, ["Grace period of ", (str(uri), "green"), ": ", hours], *later)
 
 
 @command(app, "confirm-clock", example="gc confirm-clock")
@@ -247,10 +246,9 @@ def idle(
 
         asked = bool(doomed) and session.confirm(f"Delete {counted(len(doomed), 'idle ref')}?", show)
         refs = collection.expire_refs(only=doomed if asked else None)
+    header = ("Type", "Name", "Idle", "Stays")
     session.table(
-        refs,
-        ("Type", "Name", "Idle", "Stays"),
-        lambda ref: (ref.type, (ref.id, "cyan"), counted(ref.idle_days, "day"), ref.kept or "-"),
+        refs, header, lambda ref: (ref.type, (ref.id, "cyan"), counted(ref.idle_days, "day"), ref.kept or "-")
     )
 
 

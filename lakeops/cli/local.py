@@ -158,8 +158,5 @@ def list_all(session: Session, directory: Place = HERE) -> None:
     """List the directories at or below one that follow a ref."""
     from lakeops.ops.local.clone import followed
 
-    session.table(
-        session.part(followed(directory), "directory"),
-        ("Directory", "Commit", "Follows"),
-        lambda one: ((one.directory, "cyan"), commit_id(one.commit_id), one.uri),
-    )
+    found, header = session.part(followed(directory), "directory"), ("Directory", "Commit", "Follows")
+    session.table(found, header, lambda one: ((one.directory, "cyan"), commit_id(one.commit_id), one.uri))

@@ -14,7 +14,7 @@ from lakeops.cli.session import Session, command
 from lakeops.model.formatting import counted, human_size, moment, seconds, span
 
 if TYPE_CHECKING:
-    from lakeops.model.mirrors import MirrorStatus, RefStatus
+    from lakeops.model.mirrors import MirrorRecord, MirrorStatus, RefStatus
     from lakeops.ops.mirror.failover import Loss, LostRef
 
 app: typer.Typer = typer.Typer(help="Keep read-only copies of repositories elsewhere.", add_completion=False)
@@ -147,15 +147,14 @@ def stall_timeout(
 @command(app, "list", example="mirror list", lists="prefix after amount")
 def list_all(session: Session) -> None:
     """List the mirrors of this lake and what they follow."""
-    session.table(
-        session.part(session.lake.catalog.mirrors.all(), "repository_id"),
-        ("Mirror", "Last pass", "Source"),
-        lambda mirror: (
-            (mirror.repository_id, "cyan"),
-            "never" if mirror.last_sync is None else moment(mirror.last_sync),
-            mirror.source.text + (" (promoted to writable)" if mirror.promoted_writable is not None else ""),
-        ),
-    )
+
+    def row(mirror: MirrorRecord) -> tuple[Styled, ...]:
+        seen = "never" if mirror.last_sync is None else moment(mirror.last_sync)
+        promoted = "" if mirror.promoted_writable is None else " (promoted to writable)"
+        return ((mirror.repository_id, "cyan"), seen, mirror.source.text + promoted)
+
+    found = session.part(session.lake.catalog.mirrors.all(), "repository_id")
+    session.table(found, ("Mirror", "Last pass", "Source"), row)
 
 
 @command(app, "delete", example="mirror delete lakefs://flights", asks=True)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import lakeops.ops.diff
     import lakeops.ops.fsck.check
     import lakeops.ops.gc.files
+    import lakeops.ops.gc.mark
     import lakeops.ops.gc.plan
     import lakeops.ops.gc.sweep
     import lakeops.ops.history

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ from lakeops.model.mirrors import (
 from lakeops.model.names import check_repository
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
-from lakeops.settings import CATALOG_FILE, LakeAddress, Settings
+from lakeops.settings import CATALOG_FILE, LakeAddress, Settings, parsed, unusable
 
 if TYPE_CHECKING:
     from lakeops.ops.mirror.source import Source
@@ -100,13 +99,11 @@ def reference_to(source: LakeConnection | str, repository: str | None, name: str
         return reference
     if not hasattr(source, "settings"):
         raise InvalidInput(f"a mirror's source is a lake or a reference to one, not {excerpt(source)}")
-    settings = source.settings
+    settings, repository = source.settings, check_repository(repository or name)
     kind, place = SourceKind.HOME, str(settings.home)
     if settings.database_url is not None:
         kind, place = SourceKind.DATABASE, check_no_password(settings.database_url.get_secret_value())
-    return SourceReference(
-        kind, place, check_repository(repository or name), settings.s3_endpoint_url, settings.s3_region
-    )
+    return SourceReference(kind, place, repository, settings.s3_endpoint_url, settings.s3_region)
 
 
 @contextmanager
@@ -142,22 +139,12 @@ def _source_settings(reference: SourceReference) -> dict[str, Any]:
         case SourceKind.HOME:
             given: dict[str, Any] = {"home": place}
         case SourceKind.SETTINGS:
-            try:
-                given = tomllib.loads(Path(place).read_text())
-            except OSError as error:
-                raise InvalidInput(
-                    f"settings file {place!r} cannot be read: {error.strerror}", kind="invalid_settings"
-                ) from None
-            except ValueError:  # what a parser says may repeat a line, and a line may hold a password
-                raise InvalidInput(f"settings file {place!r} is not TOML", kind="invalid_settings") from None
+            given = parsed(Path(place))
         case SourceKind.DATABASE:
             given = {"database_url": place}
         case SourceKind.ENVIRONMENT:
             if not os.environ.get(place):
-                raise InvalidInput(
-                    f"environment variable {place} is not set; set it to the source's database URL",
-                    kind="invalid_settings",
-                )
+                raise unusable(f"environment variable {place} is not set; set it to the source's database URL")
             given = {"database_url": os.environ[place]}
     if "database_url" not in given:
         home = Path(given.get("home", "~/.lakeops")).expanduser().absolute()

@@ -183,10 +183,7 @@ class GarbageCollection:
             MarkRefused: the run took longer than the deadline, or the mark was restored meanwhile.
             Corrupted, ObjectNotFound: metadata of a live commit is damaged. Run ``lakeops fsck``.
         """
-        from lakeops.ops.gc.mark import dry_run as would_mark
-        from lakeops.ops.gc.mark import mark
-
-        return would_mark(self._ctx) if dry_run else mark(self._ctx)
+        return ops.gc.mark.dry_run(self._ctx) if dry_run else ops.gc.mark.mark(self._ctx)
 
     def marks(self) -> list[Mark]:
         """The marks on record, newest first."""

@@ -311,10 +311,9 @@ def out_of_resources(error: BaseException | None) -> Transient | None:
     if isinstance(error, LakeopsError):
         return None
     if isinstance(error, MemoryError):
-        words = (
-            "this process has no memory left for that; give it more (a commit of a million changes takes about 1 GB)"
-        )
-        return Transient(f"{words}, or commit in smaller parts", kind="out_of_resources")
+        words = "this process has no memory left for that; give it more "
+        words += "(a commit of a million changes takes about 1 GB), or commit in smaller parts"
+        return Transient(words, kind="out_of_resources")
     if (isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR) or (
         isinstance(error, ImportError) and not _has_free_descriptor()
     ):

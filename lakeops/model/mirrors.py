@@ -327,21 +327,11 @@ class MirrorRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The mirror's configuration, for people and programs. Nothing in it is secret."""
-        return {
-            "id": self.repository_id,
-            "source": self.source.text,
-            "branch_patterns": list(self.branches),
-            "tag_patterns": list(self.tags),
-            "reports": self.reports,
-            "check_imported": self.check_imported,
-            "creation_date": self.created,
-            "last_sync": self.last_sync,
-            "error": self.error,
-            "promoted_writable": self.promoted_writable,
-            "stall_timeout": self.stall_timeout,
-            "refused_records": self.refusals,
-            "refused": list(self.refused),
-        }
+        follows = {"branch_patterns": [*self.branches], "tag_patterns": [*self.tags], "reports": self.reports}
+        made = {"check_imported": self.check_imported, "creation_date": self.created}
+        state = {name: getattr(self, name) for name in ("last_sync", "error", "promoted_writable", "stall_timeout")}
+        refused = {"refused_records": self.refusals, "refused": [*self.refused]}
+        return {"id": self.repository_id, "source": self.source.text, **follows, **made, **state, **refused}
 
 
 @dataclass(frozen=True, slots=True)

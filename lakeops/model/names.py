@@ -8,7 +8,7 @@ full commit id, and white space and control characters are refused in all of Uni
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -49,6 +49,9 @@ _RULES = {
 """How a branch or tag name breaks a rule, by the group of ``_REFUSED`` or ``_MISPLACED`` that matches."""
 
 
+_bad_name = partial(InvalidInput, kind="invalid_name")
+
+
 def is_text(name: str) -> bool:
     """Whether a name is text that UTF-8 can spell, as one with a lone surrogate is not."""
     try:
@@ -75,6 +78,14 @@ def flaw(text: object, *, at_most: int, at_least: int = 0) -> str | None:
     if size < at_least:
         return "is empty" if size == 0 else f"takes {size} bytes in UTF-8, and needs {at_least}"
     return f"takes {size} bytes in UTF-8, and {at_most} is the limit" if size > at_most else None
+
+
+def _kept(text: str, refuse: Callable[[str], InvalidInput], what: str, *, at_most: int, at_least: int = 0) -> str:
+    """Return a text without a ``flaw``. Raises what ``refuse`` makes of the words that name the flaw."""
+    reason = flaw(text, at_most=at_most, at_least=at_least)
+    if reason is not None:
+        raise refuse(f"{excerpt(text)} {what}: it {reason}")
+    return text
 
 
 class HeldRepository(str):
@@ -105,17 +116,16 @@ def check_repository(name: str) -> str:
     """
     if flaw(name, at_most=MAX_NAME_BYTES) is None and _REPOSITORY.fullmatch(name):
         return name
-    raise InvalidInput(
+    raise _bad_name(
         f"{excerpt(name)} is not a repository name: it takes 3 to 63 lower-case letters, digits and hyphens, "
-        "and begins with a letter or digit",
-        kind="invalid_name",
+        "and begins with a letter or digit"
     )
 
 
 def _check_ref_name(name: str, what: str) -> str:
     broken = broken_rule(name)
     if broken is not None:
-        raise InvalidInput(f"{excerpt(name)} is not a {what} name: it {broken}", kind="invalid_name")
+        raise _bad_name(f"{excerpt(name)} is not a {what} name: it {broken}")
     return name
 
 
@@ -135,18 +145,12 @@ def broken_rule(name: str) -> str | None:
 
 def check_path(path: str) -> str:
     """Return a path of 1 to 1,024 bytes of UTF-8, without NUL and lone surrogates. Raises ``InvalidPath``."""
-    reason = flaw(path, at_least=1, at_most=MAX_PATH_BYTES)
-    if reason is not None:
-        raise InvalidPath(f"{excerpt(path)} is not an object path: it {reason}")
-    return path
+    return _kept(path, InvalidPath, "is not an object path", at_least=1, at_most=MAX_PATH_BYTES)
 
 
 def check_prefix(prefix: str) -> str:
     """Return a prefix that paths can begin with. The empty one begins every path. Raises ``InvalidPath``."""
-    reason = flaw(prefix, at_most=MAX_PATH_BYTES)
-    if reason is not None:
-        raise InvalidPath(f"{excerpt(prefix)} is not a path prefix: it {reason}")
-    return prefix
+    return _kept(prefix, InvalidPath, "is not a path prefix", at_most=MAX_PATH_BYTES)
 
 
 def as_folder(prefix: str) -> str:
@@ -229,9 +233,8 @@ def parse_ref(text: str) -> RefExpression:
     if first is None:
         return RefExpression(text, base, (), committed_only, is_name=not committed_only)
     if committed_only:
-        raise _invalid(
-            text, f"nothing may follow the '@' at character {end}; {excerpt(base + text[end:])} is a commit already"
-        )
+        whole = excerpt(base + text[end:])
+        raise _invalid(text, f"nothing may follow the '@' at character {end}; {whole} is a commit already")
     return RefExpression(text, base, _steps(text, end))
 
 
@@ -244,9 +247,8 @@ def _steps(text: str, place: int) -> tuple[Step, ...]:
     while place < len(text):
         match = _STEP.match(text, place)
         if match is None:
-            raise _invalid(
-                text, f"{text[place]!r} at character {place + 1}, where only '^', '^N', '~' or '~N' may follow"
-            )
+            found = f"{text[place]!r} at character {place + 1}"
+            raise _invalid(text, f"{found}, where only '^', '^N', '~' or '~N' may follow")
         place = match.end()
         digits = match[2].lstrip("0")
         number = _BEYOND if len(digits) > 18 else int(digits or ("0" if match[2] else "1"))
@@ -385,18 +387,13 @@ MAX_AMOUNT = (1 << 63) - 1
 
 def check_asked(text: str, what: str) -> str:
     """Return a text that the catalog can be asked for. Raises ``InvalidInput`` (``invalid_name``) for another one."""
-    reason = flaw(text, at_most=MAX_ASKED_BYTES)
-    if reason is not None:
-        raise InvalidInput(f"{excerpt(text)} cannot be {what}: it {reason}", kind="invalid_name")
-    return text
+    return _kept(text, _bad_name, f"cannot be {what}", at_most=MAX_ASKED_BYTES)
 
 
 def check_glob(pattern: str, what: str, of: str) -> str:
     """Return a glob pattern that names ``of`` something can match. Raises ``InvalidInput`` (``invalid_name``)."""
     if not check_asked(pattern, what) or any(character in pattern for character in "/\0\n"):
-        raise InvalidInput(
-            f"{excerpt(pattern)} matches no {of}; use a name or a glob such as 'release-*'", kind="invalid_name"
-        )
+        raise _bad_name(f"{excerpt(pattern)} matches no {of}; use a name or a glob such as 'release-*'")
     return pattern
 
 

@@ -203,12 +203,8 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _most_specific(entries: Iterable[_Entry], name: str, number: str) -> int | None:
-    found = [
-        (entry.specificity, days)
-        for entry in entries
-        if (days := getattr(entry, number, None)) is not None and entry.covers(name)
-    ]
-    return max(found)[1] if found else None
+    given = [one for one in entries if getattr(one, number, None) is not None and one.covers(name)]
+    return max(((one.specificity, getattr(one, number)) for one in given), default=(None, None))[1]
 
 
 def _for_message(given: object) -> str:
@@ -254,9 +250,7 @@ def live(refs: Lineage, rules: Rules | None, now: int) -> dict[str, RetentionRea
             **_within_window(refs, rules, now),
             **_pointed_to(refs),
         }
-    return {
-        commit_id: why for commit_id, why in kept.items() if commit_id in commits and not commits[commit_id].expired
-    }
+    return {one: why for one, why in kept.items() if one in commits and not commits[one].expired}
 
 
 def only_for_mirrors(refs: Lineage, rules: Rules | None, now: int) -> dict[str, frozenset[str]]:

@@ -113,9 +113,8 @@ async def guarded(request: Request, go_on: Callable[[Request], Awaitable[Respons
         found = await go_on(request)
     except Exception as error:  # noqa: BLE001 - the log has the details, the browser must not
         _log.exception("A page failed")
-        found = failure(
-            None, 500, f"unexpected {type(error).__name__}", "The server's log says more.", first_page(request)
-        )
+        what = f"unexpected {type(error).__name__}"
+        found = failure(None, 500, what, "The server's log says more.", first_page(request))
     found.headers.update(HEADERS)
     return found
 

@@ -55,8 +55,8 @@ def preview(file: IO[bytes], entry: Entry) -> ObjectPreview:
     if start == MAGIC:
         return _parquet(file, entry)
     data = start + file.read(MOST_BYTES - len(start))
-    cut = f"The first {human_size(len(data))} of {human_size(entry.size_bytes)}."
-    cut = cut if len(data) < entry.size_bytes else ""
+    size = entry.size_bytes
+    cut = f"The first {human_size(len(data))} of {human_size(size)}." if len(data) < size else ""
     if not data:
         return ObjectPreview("Empty", note="The object is empty.")
     text = None

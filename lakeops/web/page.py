@@ -108,6 +108,7 @@ _TEMPLATES.tests["web_address"] = is_web_address
 _TEMPLATES.globals |= {"STYLE": Markup(_STYLE), "SCRIPT": Markup(_SCRIPT), "counted": counted}  # noqa: S704 - files of this package
 
 
+STORE_DOWN = "The object store does not answer. Try again in a while; refs and upkeep still work."
 STATUS: tuple[tuple[type[LakeopsError] | str, int, str], ...] = (
     (errors.NotReplicated, 503, "Replication has not brought it here yet. The page of mirrors says what is missing."),
     (errors.NotFound, 404, "It may have been deleted or renamed. The list shows what is there now."),
@@ -118,11 +119,7 @@ STATUS: tuple[tuple[type[LakeopsError] | str, int, str], ...] = (
     ("permission_denied", 500, "Whoever looks after this server has to let it read the catalog."),
     ("catalog_unavailable", 503, "The catalog's database does not answer. Try again in a while."),
     (errors.CatalogError, 503, "The catalog refused. Try again in a while; `lakeops doctor` says what is wrong."),
-    (
-        errors.StoreUnavailable,
-        503,
-        "The object store does not answer. Try again in a while; refs and upkeep still work.",
-    ),
+    (errors.StoreUnavailable, 503, STORE_DOWN),
     (errors.StoreError, 503, "The object store refused. Whoever looks after this server has to check its rights."),
     (errors.InvalidInput, 400, "Correct the address, or go back to the list."),
     (errors.Transient, 503, "Try again in a while."),
