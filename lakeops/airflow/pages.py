@@ -199,8 +199,7 @@ def seen_by(rights: Rights) -> tuple[list[tuple[str, str]], str]:
         names = names_by_lake.get(connection, ())
         if names is None:
             note = NOT_ALL
-            continue
-        for name in names:
+        for name in names or ():
             if passed() > ASK_SECONDS:
                 note = NOT_ALL
                 break
