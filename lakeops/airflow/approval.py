@@ -58,6 +58,7 @@ class Asking(LakeopsTask, HITLOperator):
     unless ``retries`` says otherwise.
     """
 
+    template_fields: Any = (*HITLOperator.template_fields, *LakeopsTask.template_fields)
     kind: str
     """The kind of its one link."""
 
@@ -159,10 +160,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         kwargs: what Airflow's ``ApprovalOperator`` takes. Text in ``body`` comes before the diff.
     """
 
-    template_fields: Any = (
-        *(*ApprovalOperator.template_fields, *Asking.template_fields),
-        *("source", "destination", "strategy"),
-    )
+    template_fields: Any = (*Asking.template_fields, "source", "destination", "strategy")
     ui_color = "#f2e6d9"
     operator_extra_links: Any = (LakeopsDiffLink(),)
     kind = "diff"
@@ -315,13 +313,7 @@ class LakeopsGcApprovalOperator(Asking):
         kwargs: what Airflow's ``HITLOperator`` takes.
     """
 
-    template_fields: Any = (
-        *HITLOperator.template_fields,
-        *Asking.template_fields,
-        "mark_id",
-        "above_bytes",
-        "only_show",
-    )
+    template_fields: Any = (*Asking.template_fields, "mark_id", "above_bytes", "only_show")
     APPROVE = "Sweep"
     REJECT = "Leave it"
     ui_color = "#f2e6d9"

@@ -127,22 +127,21 @@ def announce(
             known[level] = {**found, **(more or {})}
         return dict(known[level])
 
+    told = context["outlet_events"]
     for outlet in context["task"].outlets:
         if isinstance(outlet, AssetAlias):
-            context["outlet_events"][outlet].add(asset, extra=event_by())
+            told[outlet].add(asset, extra=event_by())
         elif outlet == COMMITS:
-            event = cast("dict[str, Any]", context["outlet_events"][outlet].extra)
+            event = cast("dict[str, Any]", told[outlet].extra)
             # An asset has one event a task. A task that publishes on several branches tells of all in it.
-            context["outlet_events"][outlet].extra = (
-                {**event, "others": [*event.get("others", []), event_by()]} if event else event_by()
-            )
+            told[outlet].extra = {**event, "others": [*event.get("others", []), event_by()]} if event else event_by()
         elif isinstance(outlet, Asset) and outlet.uri.rstrip("/") == asset.uri:
             by = outlet.extra.get("partition_by")
             extra = event_by(None if by is None else str(by))
             partitions = extra.pop("partitions", [])
-            context["outlet_events"][outlet].extra = extra
+            told[outlet].extra = extra
             if 0 < len(partitions) <= MAX_PARTITIONS and all(key.strip() and len(key) <= MAX_KEY for key in partitions):
-                context["outlet_events"][outlet].add_partitions(partitions)
+                told[outlet].add_partitions(partitions)
 
 
 # --- functions that Airflow calls for the scheme, as the provider's description names them ---

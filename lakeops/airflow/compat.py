@@ -45,8 +45,8 @@ else:
 
 
 def web_server() -> SplitResult:
-    """The address of Airflow's web server, as ``[api] base_url`` has it; its parts are empty where it has none."""
-    return urlsplit(conf.get("api", "base_url", fallback="") or "")
+    """The address of Airflow's web server, as ``[api] base_url`` has it without slashes at its end; empty for none."""
+    return urlsplit((conf.get("api", "base_url", fallback="") or "").rstrip("/"))
 
 
 def require(version: tuple[int, int], what: str) -> None:

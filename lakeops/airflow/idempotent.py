@@ -88,15 +88,12 @@ class TaskRun:
             "airflow_task_id": self.task_id,
             "airflow_map_index": str(self.map_index),
             "airflow_try_number": str(self.try_number),
+            "airflow_logical_date": self.logical_date,
+            "airflow_link": self.link,
+            "approved_by": self.approved_by,
         }
-        if self.logical_date is not None:
-            origin["airflow_logical_date"] = self.logical_date
-        if self.link is not None:
-            origin["airflow_link"] = self.link
-        if self.approved_by is not None:
-            origin["approved_by"] = self.approved_by
         own = {key: str(value) for key, value in (given or {}).items() if not key.startswith(RESERVED)}
-        return Origin({**own, **origin})
+        return Origin(own | {key: value for key, value in origin.items() if value is not None})
 
     def made(self, metadata: Mapping[str, str]) -> bool:
         """Tell whether a commit with this metadata was made by any task of this DAG run."""
@@ -326,9 +323,7 @@ def _branch_has(repository: Repository, branch: Branch, commit: Commit) -> bool:
 
 def _head_has(repository: Repository, head: str, commit: Commit) -> bool:
     # Nothing is read where the commit is the head's child, or itself.
-    if commit.id == head:
-        return True
-    return head not in commit.parents and contains(repository, head, commit.id)
+    return commit.id == head or (head not in commit.parents and contains(repository, head, commit.id))
 
 
 def create_branch(repository: Repository, name: str, source: str, run: TaskRun, *, exist_ok: bool = False) -> Branch:

@@ -26,7 +26,5 @@ def emit(metric: Metric, value: int = 1, **tags: str) -> None:
         task: Any = get_current_context()["ti"]
         tags = {"dag_id": task.dag_id, "task_id": task.task_id, **tags}
     with suppress(Exception):  # no task fails over a metric
-        if metric.startswith("lakeops.mirror."):
-            Stats.gauge(metric, value, tags=tags)
-        else:
-            Stats.incr(metric, value, tags=tags)
+        send = Stats.gauge if metric.startswith("lakeops.mirror.") else Stats.incr
+        send(metric, value, tags=tags)

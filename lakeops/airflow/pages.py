@@ -199,8 +199,7 @@ def seen_by(rights: Rights) -> tuple[list[tuple[str, str]], str]:
         names = names_by_lake.get(connection, ())
         if names is None:
             note = NOT_ALL
-            continue
-        for name in names:
+        for name in names or ():
             if passed() > ASK_SECONDS:
                 note = NOT_ALL
                 break
@@ -382,12 +381,7 @@ def _site(request: Request) -> Site:
     connection = str(request.path_params["connection_id"])
     home = str(request.scope.get("root_path", ""))
     sees = getattr(request.state, "sees", None)
-    return Site(address(home, connection), connection, f"{home}/", airflow_root(), acts=True, sees=sees)
-
-
-def airflow_root() -> str:
-    """The path that Airflow's web server is served below; empty for none."""
-    return web_server().path.rstrip("/")
+    return Site(address(home, connection), connection, f"{home}/", web_server().path, acts=True, sees=sees)
 
 
 def _lakes(request: Request, user: GetUserDep) -> Response:
@@ -404,7 +398,7 @@ def _lakes(request: Request, user: GetUserDep) -> Response:
 def _run(request: Request, user: GetUserDep) -> Response:
     """The tab *Lakeops* of a DAG run, or of one task of it: pages, and commits with what each changed."""
     home = str(request.scope.get("root_path", ""))
-    site = Site(f"{home}/", "Lakes", airflow=airflow_root())
+    site = Site(f"{home}/", "Lakes", airflow=web_server().path)
     dag_id, run_id, task_id, index = (request.query_params.get(name, "") for name in ("dag", "run", "task", "index"))
     if not (dag_id + run_id + task_id).isprintable():
         return failure(
@@ -433,12 +427,12 @@ def _open_form(request: Request, user: GetUserDep) -> Response:
     crumbs = [(repository, address(site.root, repository)), (found["text"], None)]
     merged = {"left": request.query_params.get("destination"), "right": request.query_params.get("source")}
     compare = address(site.root, repository, "diff", **merged) if kind == "merge" and merged["right"] else None
-    values: dict[str, Any] = {"crumbs": crumbs, "form": found, "airflow": site.airflow, "compare": compare}
-    values["verdicts"] = ()
+    verdicts: Sequence[Verdict] = ()
     if compare:
         with suppress(LakeopsError), open_lake(connection) as lake:  # the form's own preview says what fails
-            values["verdicts"] = lake.repository(repository).ref(str(merged["right"])).verdicts()
-    return page(render("act.html", site=site, title=found["text"], **values))
+            verdicts = lake.repository(repository).ref(str(merged["right"])).verdicts()
+    shown = {"crumbs": crumbs, "form": found, "airflow": site.airflow, "compare": compare, "verdicts": verdicts}
+    return page(render("act.html", site=site, title=found["text"], **shown))
 
 
 def _refused_page(request: Request, error: Exception) -> Response:
@@ -448,5 +442,5 @@ def _refused_page(request: Request, error: Exception) -> Response:
         return failure(None, 403, "Your account may not see this.", ASK, first_page(request))
     if status != 401:
         return refused(request, error)
-    login = ("Log in", address(airflow_root(), "auth", "login", next=str(request.url.path)))
+    login = ("Log in", address(web_server().path, "auth", "login", next=str(request.url.path)))
     return failure(None, 401, "You are not logged in, or no longer.", "Log in to Airflow, and come back.", login)

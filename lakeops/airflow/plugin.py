@@ -17,7 +17,8 @@ from airflow.providers.common.compat.sdk import AirflowPlugin
 from lakeops.airflow.compat import web_server
 
 PREFIX = "/lakeops"
-_BASE = web_server().path.rstrip("/")
+_HOME = f"{web_server().path}{PREFIX}/"
+_RUN = f"{_HOME}_run?dag={{DAG_ID}}&run={{RUN_ID}}"
 
 Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
@@ -55,28 +56,13 @@ class LakeopsPlugin(AirflowPlugin):
 
     name = "lakeops"
     listeners: list[Any] = [Preload()]  # noqa: RUF012 - as Airflow declares it
-    fastapi_apps: list[Any] = [  # noqa: RUF012 - as Airflow declares it
-        {"app": pages, "url_prefix": PREFIX, "name": "lakeops"}
-    ]
+    fastapi_apps: list[Any] = [{"app": pages, "url_prefix": PREFIX, "name": "lakeops"}]  # noqa: RUF012
     # With a route of its own, Airflow shows the pages inside its frame.
     external_views: list[Any] = [  # noqa: RUF012
-        {
-            "name": "Lakeops",
-            "href": f"{_BASE}{PREFIX}/",
-            "destination": "nav",
-            "category": "browse",
-            "url_route": "lakeops",
-        },
-        {
-            "name": "Lakeops",
-            "href": f"{_BASE}{PREFIX}/_run?dag={{DAG_ID}}&run={{RUN_ID}}",
-            "destination": "dag_run",
-            "url_route": "lakeops-run",
-        },
-        {
-            "name": "Lakeops",
-            "href": f"{_BASE}{PREFIX}/_run?dag={{DAG_ID}}&run={{RUN_ID}}&task={{TASK_ID}}&index={{MAP_INDEX}}",
-            "destination": "task_instance",
-            "url_route": "lakeops-task",
-        },
+        {"name": "Lakeops", "destination": place, "url_route": route, "href": page, **more}
+        for place, route, page, more in (
+            ("nav", "lakeops", _HOME, {"category": "browse"}),
+            ("dag_run", "lakeops-run", _RUN, {}),
+            ("task_instance", "lakeops-task", f"{_RUN}&task={{TASK_ID}}&index={{MAP_INDEX}}", {}),
+        )
     ]

@@ -79,9 +79,8 @@ def address(connection: str, repository: str, *parts: str, **query: str) -> str:
     """The path of a page on Airflow's web server, without a host; empty where the plugin is not loaded."""
     if PLUGIN not in sys.modules:
         return ""
-    base = web_server().path.rstrip("/")
     path = "/".join(quote(part, safe="") for part in (connection, repository, *parts))
-    return f"{base}/lakeops/{path}" + (f"?{urlencode(query)}" if query else "")
+    return f"{web_server().path}/lakeops/{path}" + (f"?{urlencode(query)}" if query else "")
 
 
 def host() -> str:
@@ -440,8 +439,7 @@ class LakeopsTask(BaseOperator):
         """Open the task's repository. Errors end the task as ``failing_at_once`` says."""
         with failing_at_once(self.arguments()):
             self.check_values()
-            repository = LakeopsHook(self.lakeops_conn_id).repository(self.repo)
-            with repository as opened, explaining(opened, self.refs()):
+            with LakeopsHook(self.lakeops_conn_id).repository(self.repo) as opened, explaining(opened, self.refs()):
                 yield opened
 
     def refs(self) -> list[Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -94,19 +94,17 @@ def _prefix(repository: Repository, name: str, prefix: str, at_least: int) -> Re
 
 def _tag(repository: Repository, tag: str) -> Record | None:
     check_tag(tag)
-    try:
+    with suppress(RefNotFound):
         return repository.tag(tag).to_json()
-    except RefNotFound:
-        return None
+    return None
 
 
 def _nothing_uncommitted(repository: Repository, name: str, prefix: str) -> Record | None:
-    try:
+    with suppress(RefNotFound):
         branch = repository.branch(name)
-        clean = next(iter(branch.uncommitted(prefix)), None) is None
-        return {"id": branch.id, "commit_id": branch.commit_id} if clean else None
-    except RefNotFound:
-        return None
+        if next(iter(branch.uncommitted(prefix)), None) is None:
+            return {"id": branch.id, "commit_id": branch.commit_id}
+    return None
 
 
 def _replicated(repository: Repository, kind: str, name: str) -> Record | None:

@@ -172,11 +172,9 @@ def checksum_headers(entry: Entry, number: int = 0) -> dict[str, str]:
     """The checksum that the client of an upload in parts chose, of all or of a part, or else the SHA-256."""
     parts = parts_of(entry)
     value = next(iter(parts.sums[number if parts.number else 0 :]), "")
-    return (
-        {parts.header: value, f"{CHECKSUM}type": "COMPOSITE" if "-" in parts.sums[0] else "FULL_OBJECT"}
-        if value
-        else {}
-    )
+    if not value:
+        return {}
+    return {parts.header: value, f"{CHECKSUM}type": "COMPOSITE" if "-" in parts.sums[0] else "FULL_OBJECT"}
 
 
 def sum_elements(headers: Mapping[str, str]) -> list[str]:

@@ -327,7 +327,6 @@ def serving(lake: Lake, *, write: bool = False) -> Iterator[dict[str, str]]:
         try:
             with suppress(BrokenPipeError):  # it says why
                 pickle.dump((lake.settings, lake.clock, lake.catalog.caller.person, keys, write), to)
-                to.flush()
             port = out.readline().strip().decode()
             if not port:
                 raise LakeopsError("the gateway's process did not start; see standard error", kind="unsupported")
@@ -342,7 +341,6 @@ def serving(lake: Lake, *, write: bool = False) -> Iterator[dict[str, str]]:
         finally:
             with suppress(BrokenPipeError):
                 to.write(b"end")
-                to.flush()
 
 
 def _serve_parent() -> None:

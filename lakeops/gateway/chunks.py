@@ -15,14 +15,13 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from lakeops.gateway.answers import CHECKSUM, Refused
-from lakeops.gateway.signature import Seed
+from lakeops.gateway.signature import ALGORITHM, Seed
 
 STREAMING = "STREAMING-"
-_ALGORITHM = "AWS4-HMAC-SHA256"
 _TRAILER_SIGNATURE = "x-amz-trailer-signature"
 _KINDS = {
-    f"STREAMING-{_ALGORITHM}-PAYLOAD": (True, False),
-    f"STREAMING-{_ALGORITHM}-PAYLOAD-TRAILER": (True, True),
+    f"STREAMING-{ALGORITHM}-PAYLOAD": (True, False),
+    f"STREAMING-{ALGORITHM}-PAYLOAD-TRAILER": (True, True),
     "STREAMING-UNSIGNED-PAYLOAD-TRAILER": (False, True),
 }
 """Whether the chunks are signed, and whether lines follow the last one."""
@@ -95,7 +94,7 @@ def chunks_of(headers: Mapping[str, str], seed: Seed) -> Chunks | None:
             raise Refused(400, "InvalidRequest", "a body in chunks needs x-amz-content-sha256: STREAMING-...")
         return None
     if kind not in _KINDS:
-        raise Refused(501, "NotImplemented", f"bodies of {kind} are not taken; sign with {_ALGORITHM}")
+        raise Refused(501, "NotImplemented", f"bodies of {kind} are not taken; sign with {ALGORITHM}")
     size = headers.get("x-amz-decoded-content-length", "")
     if not re.fullmatch(r"[0-9]{1,15}", size):
         raise Refused(411, "MissingContentLength", "a body in chunks needs x-amz-decoded-content-length")
@@ -162,7 +161,7 @@ class Chunks:
                 self._given.append(piece)
             if size:
                 yield from self._empty_line()
-            self._verify((found[2] or b"").decode(), f"{_ALGORITHM}-PAYLOAD", _EMPTY, chunk.hexdigest())
+            self._verify((found[2] or b"").decode(), f"{ALGORITHM}-PAYLOAD", _EMPTY, chunk.hexdigest())
         yield from self._empty_line() if self._trailing is None else self._trailers(self._trailing)
         self._ended = True
         while True:
@@ -189,7 +188,7 @@ class Chunks:
                 self.trailers[name] = value.strip()
         given = self.trailers.pop(_TRAILER_SIGNATURE, "")
         text = "".join(f"{name}:{value}\n" for name, value in self.trailers.items()).encode("latin-1")
-        self._verify(given, f"{_ALGORITHM}-TRAILER", hashlib.sha256(text).hexdigest())
+        self._verify(given, f"{ALGORITHM}-TRAILER", hashlib.sha256(text).hexdigest())
         if self.trailers.keys() != digests.keys():
             said = "the trailer behind the last chunk is not the one that x-amz-trailer names"
             raise Refused(400, "MalformedTrailerError", said)

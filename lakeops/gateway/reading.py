@@ -8,6 +8,7 @@ from calendar import timegm
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_tz
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -67,10 +68,7 @@ def list_objects(repository: Repository, query: Mapping[str, str]) -> Response:
     if encoding not in {"", "url"}:
         raise Refused(400, "InvalidArgument", "encoding-type must be url")
     limit = number_of(query, "max-keys", PAGE)
-
-    def shown(key: str) -> str:
-        return quote(key, safe="/") if encoding else key
-
+    shown = partial(quote, safe="/") if encoding else str
     page = [*islice(_items(repository, prefix, after, delimiter), limit + 1)] if limit else []
     truncated, page = len(page) > limit, page[:limit]
     given: dict[str, str | int | bool] = {"Name": repository.id, "Prefix": shown(prefix)}

@@ -263,13 +263,11 @@ class IcebergRest:
     def _list_namespaces(self, asked: _Asked) -> Response:
         parent = tuple(one for one in asked.query.get("parent", "").split(_SEPARATOR) if one)
         if asked.ref is None and not parent:
-            found: list[tuple[str, ...]] = [
-                (one.id,) for one in (*asked.repository.branches(), *asked.repository.tags())
-            ]
-        else:
-            tables, levels = asked.at(parent)
-            found = [parent + one[len(levels) :] for one in tables.namespaces(levels)]
-        return _page("namespaces", sorted(found), asked.query)
+            refs = (*asked.repository.branches(), *asked.repository.tags())
+            return _page("namespaces", sorted((one.id,) for one in refs), asked.query)
+        tables, levels = asked.at(parent)
+        found = sorted(parent + one[len(levels) :] for one in tables.namespaces(levels))
+        return _page("namespaces", found, asked.query)
 
     def _create_namespace(self, asked: _Asked) -> Response:
         given = _NamespaceRequest.model_validate_json(asked.body)
