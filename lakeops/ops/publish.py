@@ -19,11 +19,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from lakeops.catalog.guards import Hooks
 from lakeops.catalog.records import BranchSnapshot, BranchState, Intent, Publish
-from lakeops.model.clock import pause, retrying, stopwatch
+from lakeops.model.clock import pause, stopwatch
 from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
 from lakeops.model.protection import HookEvent
@@ -35,9 +35,6 @@ from lakeops.ops.hooks import changing
 from lakeops.ranges.apply import Applied
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.store import layout
-
-if TYPE_CHECKING:
-    from tenacity import Retrying
 
 
 def write_ranges(
@@ -386,9 +383,3 @@ _publishers: ContextVar[Mapping[tuple[str, str], str]] = ContextVar("publishers"
 
 A callback that publishes to the same branch uses its caller's place. It would wait for its own caller otherwise.
 """
-
-
-def when_moved(ctx: Context) -> Retrying:
-    """Calls a function again after ``BranchMoved``, for as long as the settings say."""
-    seconds = ctx.settings.publish_minutes * 60
-    return retrying(lambda error: isinstance(error, BranchMoved), ctx.ids, seconds=seconds)

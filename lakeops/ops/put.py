@@ -23,9 +23,8 @@ from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry, guess_type
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.context import Context, begin_staging, public, require_stageable
+from lakeops.ops.context import Context, begin_staging, public, require_stageable, when_moved
 from lakeops.ops.files import check_new_path, is_clone_state, reading, translated, walk
-from lakeops.ops.publish import when_moved
 from lakeops.ops.read import find
 from lakeops.store import layout
 from lakeops.store.in_flight import in_parallel
