@@ -340,10 +340,8 @@ def diff_table(batch: DiffBatch, *, rows: bool = False) -> pa.Table:
     sizes = [len(batch.added), len(batch.removed), len(batch.pairs[0])]
     parts = ((batch.right, batch.added), (batch.left, batch.removed), (batch.right, batch.pairs[1]))
     sketch = pa.concat_tables([side.table.select(SKETCH_COLUMNS).take(from_numpy(chosen)) for side, chosen in parts])
-    kinds = pa.DictionaryArray.from_arrays(
-        from_numpy(np.repeat(np.arange(3, dtype=np.int8), sizes)),
-        array([str(kind) for kind in CHANGE_TYPES], pa.string()),
-    )
+    names = array([str(kind) for kind in CHANGE_TYPES], pa.string())
+    kinds = pa.DictionaryArray.from_arrays(from_numpy(np.repeat(np.arange(3, dtype=np.int8), sizes)), names)
     columns = [kinds, sketch.column("path"), sketch.column("size_bytes")]
     if rows:
         left = np.concatenate([np.full(sizes[0], -1), batch.removed, batch.pairs[0]])

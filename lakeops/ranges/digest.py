@@ -35,12 +35,9 @@ def entry_digests(table: pa.Table) -> pa.Array:
     The order of a row's metadata pairs does not matter. A key that occurs twice raises ``InvalidInput``.
     """
     parts: list[bytes] = []
+    texts, numbers = ("path", "physical_address", "checksum", "content_type"), ("size_bytes", "mtime")
     for start in range(0, table.num_rows, _BLOCK):
-        rows = _canonical(
-            table.slice(start, _BLOCK),
-            ("path", "physical_address", "checksum", "content_type"),
-            ("size_bytes", "mtime"),
-        )
+        rows = _canonical(table.slice(start, _BLOCK), texts, numbers)
         parts.append(b"".join([blake2b(row, digest_size=DIGEST_BYTES).digest() for row in rows.to_pylist()]))
     return _fixed(b"".join(parts), DIGEST_BYTES)
 

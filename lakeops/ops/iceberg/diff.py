@@ -74,9 +74,8 @@ class FileDelta:
     @property
     def deletes(self) -> bool:
         """Whether files that delete rows of others came or went."""
-        return any(
-            file.content != DataFileContent.DATA for each in (self.added, self.removed) for file in each.values()
-        )
+        files = (*self.added.values(), *self.removed.values())
+        return any(file.content != DataFileContent.DATA for file in files)
 
 
 def _manifests(io: TableFileIO, snapshot: Snapshot | None) -> dict[str, ManifestFile]:

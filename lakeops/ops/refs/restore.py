@@ -76,9 +76,8 @@ def restore(
         for line in _read_part(store, folder, part):
             _take(state, line)
     restored = _checked(state, found, name, namespace)
-    repository = replace(
-        restored.repository, capabilities={**restored.repository.capabilities, **asdict(store.probe())}
-    )
+    capabilities = {**restored.repository.capabilities, **asdict(store.probe())}
+    repository = replace(restored.repository, capabilities=capabilities)
     claim(store, repository, catalog.repositories.identity())
     commits, expired = _present(store, restored.commits)
     live = {commit.id for commit in commits if not commit.expired}
