@@ -473,7 +473,9 @@ def _range_metadata(data: bytes, key: str) -> pq.FileMetaData:
 
 def _check_budget(metadata: pq.FileMetaData, key: str, most: int) -> None:
     """Refuse a file whose footer tells of more bytes than its rows can take. Raises ``Corrupted``."""
-    size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    size = 0
+    for number in range(metadata.num_row_groups):
+        size += metadata.row_group(number).total_byte_size
     if size > metadata.num_rows * most + OVERHEAD:
         raise not_decodable(key, f"its {metadata.num_rows:,} rows take {size:,} bytes without compression")
 
