@@ -88,9 +88,8 @@ def move_branch(
     """
     from lakeops.ops.publish import read_first, require_clean_and_drop_noops, snapshot  # late: reads ranges
 
-    request = IdempotentRequest(
-        "move-branch", check_name(name), {"source": ref, "force": str(force)}, key=idempotency_key
-    )
+    options = {"source": ref, "force": str(force)}
+    request = IdempotentRequest("move-branch", check_name(name), options, key=idempotency_key)
     commit = read_first(ctx, request, lambda: resolve_commit(ctx, ref))
     if not isinstance(commit, Commit):
         return RefRecord(name, commit.commit.id)

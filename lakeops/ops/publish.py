@@ -345,15 +345,13 @@ class QueueTicket:
 
     def wait(self, committed_by_other: Callable[[], Commit | None] | None) -> Commit | None:
         """Return when it is the publisher's turn, or with the commit that covers its rows. Raises ``BranchMoved``."""
-        catalog, repository, ahead = self._ctx.catalog, self._ctx.repository_id, None
+        commits, repository, ahead = self._ctx.catalog.commits, self._ctx.repository_id, None
         renewed = stopwatch()
         while True:
             lasts = LEAST_SECONDS + 2 * self.longest
             if ahead is None or renewed() > lasts / 4:
                 renewed = stopwatch()
-                ahead = catalog.commits.enqueue(
-                    repository, self._branch, self.publisher, lasts=timedelta(seconds=lasts)
-                )
+                ahead = commits.enqueue(repository, self._branch, self.publisher, lasts=timedelta(seconds=lasts))
             if not ahead:
                 return None
             found = None if committed_by_other is None else committed_by_other()
@@ -361,7 +359,7 @@ class QueueTicket:
                 return found
             self.check_time()
             pause(min(LONGEST_WAIT, WAIT * ahead))
-            ahead = catalog.commits.ahead(repository, self._branch, self.publisher)
+            ahead = commits.ahead(repository, self._branch, self.publisher)
 
     def check_time(self) -> None:
         """Raise ``BranchMoved`` when the time of the setting ``publish_minutes`` is over."""

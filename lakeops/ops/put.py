@@ -230,9 +230,8 @@ def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload
                 raise InvalidInput(f"{excerpt(str(file))}: permission denied")
             found.append(FileUpload(file, check_path(as_folder(path) + name), status.st_size))
         elif not skip_special:
-            what = (
-                "a clone's own" if own else "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
-            )
+            kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+            what = "a clone's own" if own else kind
             raise InvalidInput(
                 f"{excerpt(str(file))} is {what}; remove it, or leave such files out with --skip-special"
             )

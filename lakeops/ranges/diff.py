@@ -183,10 +183,8 @@ def diff_batches(
         return
 
     def read(spans: tuple[RowSpan | None, RowSpan | None]) -> DiffBatch:
-        one, other = spans
-        return pair_by_path(
-            DifferingRows.of(one, other, columns[0], prefix), DifferingRows.of(other, one, columns[1], prefix)
-        )
+        left = DifferingRows.of(*spans, columns[0], prefix)
+        return pair_by_path(left, DifferingRows.of(*spans[::-1], columns[1], prefix))
 
     held: list[DiffBatch] = []
     most = 1  # more at a time the longer the walk goes on, as long as they hold few rows

@@ -110,9 +110,8 @@ def _pair_bytes(metadata: pa.MapArray, offsets: npt.NDArray[np.int32]) -> pa.Arr
         raise InvalidInput("user metadata holds a key without a value; give every key a string")
     rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     if not _ascending(rows, keys):
-        order = pc.sort_indices(
-            pa.table({"row": rows, "key": keys}), sort_keys=[("row", "ascending"), ("key", "ascending")]
-        )
+        both = [("row", "ascending"), ("key", "ascending")]
+        order = pc.sort_indices(pa.table({"row": rows, "key": keys}), sort_keys=both)
         keys, values = keys.take(order), values.take(order)
         if not _ascending(rows, keys):
             raise InvalidInput("user metadata holds a key twice; give every key once")

@@ -153,9 +153,8 @@ def _send(
     ctx: Context, folder: Path, here: Sequence[Change], there: Mapping[str, Entry | None], begun: datetime
 ) -> dict[str, Sent | None]:
     """Upload changed files. None stands for one that was removed. No reader sees anything of it yet."""
-    counter = ByteCounter(
-        ctx.progress, "Uploading", sum(change.size_bytes for change in here if change.type != ChangeType.REMOVED)
-    )
+    total = sum(change.size_bytes for change in here if change.type != ChangeType.REMOVED)
+    counter = ByteCounter(ctx.progress, "Uploading", total)
 
     def send(change: Change) -> tuple[str, Sent | None]:
         if change.type == ChangeType.REMOVED:
