@@ -11,7 +11,7 @@ from lakeops.model.names import check_asked, check_branch, check_glob, check_pre
 from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, HookEvent
 from lakeops.model.records import Commit, IdempotentRequest, RefRecord
 from lakeops.ops.checks import check_of, judge
-from lakeops.ops.context import Context, check_name, history_of, resolve_commit, resolve_id
+from lakeops.ops.context import Context, check_name, history_of, resolve_commit, resolve_id, when_moved
 from lakeops.ops.hooks import changing
 
 MOST_MOVES = 10_000
@@ -86,11 +86,10 @@ def move_branch(
         KeyReused: the key stands for another call.
         BranchMoved: others kept moving the branch. Try again.
     """
-    from lakeops.ops.publish import read_first, require_clean_and_drop_noops, snapshot, when_moved  # late: reads ranges
+    from lakeops.ops.publish import read_first, require_clean_and_drop_noops, snapshot  # late: reads ranges
 
-    request = IdempotentRequest(
-        "move-branch", check_name(name), {"source": ref, "force": str(force)}, key=idempotency_key
-    )
+    options = {"source": ref, "force": str(force)}
+    request = IdempotentRequest("move-branch", check_name(name), options, key=idempotency_key)
     commit = read_first(ctx, request, lambda: resolve_commit(ctx, ref))
     if not isinstance(commit, Commit):
         return RefRecord(name, commit.commit.id)

@@ -20,18 +20,9 @@ from lakeops.model.ids import check_commit_metadata, check_message
 from lakeops.model.records import DECLARED, Commit, IdempotentRequest
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.checks import check_names
-from lakeops.ops.context import Context, check_name, history_of
+from lakeops.ops.context import Context, check_name, history_of, when_moved
 from lakeops.ops.diff import effective
-from lakeops.ops.publish import (
-    CommitPlan,
-    CommitResult,
-    covered,
-    find_by_key,
-    in_turn,
-    publish,
-    when_moved,
-    write_ranges,
-)
+from lakeops.ops.publish import CommitPlan, CommitResult, covered, find_by_key, in_turn, publish, write_ranges
 from lakeops.ranges.apply import apply
 
 

@@ -14,8 +14,9 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lakeops.catalog.guards import expired
-from lakeops.model.clock import Ids, unix_seconds
+from lakeops.model.clock import Ids, retrying, unix_seconds
 from lakeops.model.errors import (
+    BranchMoved,
     InvalidInput,
     LakeopsError,
     NotFound,
@@ -35,6 +36,8 @@ from lakeops.store.base import ObjectStore
 from lakeops.store.layout import MANAGED, absolute
 
 if TYPE_CHECKING:
+    from tenacity import Retrying
+
     from lakeops.catalog.open import Catalog
     from lakeops.engine.base import Engine
     from lakeops.ranges.metarange import Metarange
@@ -417,6 +420,12 @@ def check_name(name: str) -> str:
     if not parse_ref(name).is_name:
         raise InvalidInput(f"{name!r} is an expression; this needs the name of a branch", kind="invalid_ref")
     return name
+
+
+def when_moved(ctx: Context) -> Retrying:
+    """Calls a function again after ``BranchMoved``, for as long as the settings say."""
+    seconds = ctx.settings.publish_minutes * 60
+    return retrying(lambda error: isinstance(error, BranchMoved), ctx.ids, seconds=seconds)
 
 
 def begin_staging(ctx: Context, name: str, *, flush: bool = False) -> datetime:

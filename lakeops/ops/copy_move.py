@@ -17,9 +17,8 @@ from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Entry
-from lakeops.ops.context import Context, begin_staging
+from lakeops.ops.context import Context, begin_staging, when_moved
 from lakeops.ops.files import check_new_path, clone_state_among
-from lakeops.ops.publish import when_moved
 from lakeops.ops.put import require_absent, require_seen
 from lakeops.ops.read import as_table, entries, find, require_folder, stat
 from lakeops.ops.stage import link_rows, normalised, tombstones

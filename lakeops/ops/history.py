@@ -163,9 +163,8 @@ def heads(
     found = [BranchHead(ref.id, commits[ref.commit_id]) for ref in refs if ref.commit_id in commits]
     for ref, is_in in ((merged, True), (not_merged, False)):
         if ref is not None:
-            known = graph.reached(
-                history_of(ctx), resolve_commit(ctx, ref, live=False).id, [head.commit for head in found]
-            )
+            start = resolve_commit(ctx, ref, live=False).id
+            known = graph.reached(history_of(ctx), start, [head.commit for head in found])
             found = [head for head in found if (head.commit_id in known) is is_in]
     return iter(found)
 
@@ -204,9 +203,8 @@ def containing(ctx: Context, commit_id: str, *, most: int = 50) -> tuple[list[Re
 
     def found() -> tuple[list[RefRecord], bool]:
         commit = ctx.catalog.commits.get(ctx.repository_id, commit_id)
-        kinds = [
-            listing(ctx.repository_id, limit=most + 1) for listing in (ctx.catalog.refs.branches, ctx.catalog.refs.tags)
-        ]
+        listings = (ctx.catalog.refs.branches, ctx.catalog.refs.tags)
+        kinds = [listing(ctx.repository_id, limit=most + 1) for listing in listings]
         listed = [ref for refs in kinds for ref in refs[:most]]
         get = Shape(ctx, [commit_id, *(ref.commit_id for ref in listed)])
         near = [ref for ref in listed if get(ref.commit_id).generation - commit.generation <= FAR]

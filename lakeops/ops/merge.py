@@ -385,9 +385,8 @@ def cherry_pick(
         "cherry-pick-origin": picked.id,
         "cherry-pick-committer": picked.committer,
     }
-    return _replay_change(
-        ctx, request, [(parent, picked)], (ref, destination), message or picked.message, pairs, on_head
-    )
+    names, text = (ref, destination), message or picked.message
+    return _replay_change(ctx, request, [(parent, picked)], names, text, pairs, on_head)
 
 
 def of_cherry_pick(ctx: Context, ref: str, destination: str, parent_number: int | None = None) -> Iterator[Change]:
@@ -455,13 +454,11 @@ def _parent(ctx: Context, commit: Commit, number: int | None, ref: str) -> Commi
     count = len(commit.parents)
     if not count:
         raise InvalidInput(f"{ref!r} is the initial commit: it has no parent to compare with", kind="invalid_ref")
-    if number is None:
-        if count > 1:
-            raise InvalidInput(
-                f"{ref!r} is a merge of {count} parents; say which one with a parent number from 1", kind="invalid_ref"
-            )
-        number = 1
-    check_amount(number, "the parent number")
+    if number is None and count > 1:
+        raise InvalidInput(
+            f"{ref!r} is a merge of {count} parents; say which one with a parent number from 1", kind="invalid_ref"
+        )
+    number = check_amount(1 if number is None else number, "the parent number")
     if not 1 <= number <= count:
         raise InvalidInput(
             f"{ref!r} has {count} parent{'s' if count > 1 else ''}; there is no parent {number}", kind="invalid_ref"

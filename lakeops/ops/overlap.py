@@ -16,15 +16,7 @@ from itertools import islice
 from typing import Any
 
 from lakeops.catalog.open import Catalog
-from lakeops.model.errors import (
-    AlreadyExists,
-    Corrupted,
-    InvalidInput,
-    NamespaceTaken,
-    NotFound,
-    ObjectNotFound,
-    StoreError,
-)
+from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NamespaceTaken, ObjectNotFound, StoreError
 from lakeops.model.marks import Identity
 from lakeops.model.records import RepositoryRecord
 from lakeops.model.sanitising import excerpt
@@ -102,7 +94,7 @@ def _managed(place: str, whose: str) -> InvalidInput:
 
 def _is_claimed(stores: Stores, place: str) -> bool:
     """Whether a repository has its claim there. What may not be looked at counts as nobody's."""
-    with suppress(NotFound, StoreError, InvalidInput):
+    with suppress(ObjectNotFound, StoreError, InvalidInput):
         stores.at(place).head(CLAIM)
         return True
     return False

@@ -136,14 +136,10 @@ def check_unowned(catalog: Catalog, store: ObjectStore, source: RepositoryRecord
     A record that this catalog left when it forgot its repository there is removed. Raises ``NamespaceTaken``.
     """
     found = _read(store)
-    owner = None if found is None else read_owner(found)
     if found is None:
         return
-    if (
-        store.url == source.storage_namespace
-        and owner is not None
-        and owner.identity.catalog == source_identity.catalog
-    ):
+    owner, at_source = read_owner(found), store.url == source.storage_namespace
+    if at_source and owner is not None and owner.identity.catalog == source_identity.catalog:
         return  # the source's, which replication brought along under the same name
     mine = Ownership(catalog.repositories.identity(), current_lease=found)
     rows = pages(catalog.repositories.page)
@@ -163,9 +159,8 @@ def release(store: ObjectStore, own: Ownership) -> None:
 def _take_over(ctx: Context, found: str | None) -> Owner | None:
     """Write a record of a higher epoch in place of what was found. None when something else is there by now."""
     epoch = max((owner.epoch for owner in owners_at(ctx.store).values() if owner is not None), default=0)
-    text = Owner(
-        ctx.repository_id, ctx.catalog.repositories.identity(), epoch + 1, ctx.ids.new(), ctx.seconds()
-    ).to_text()
+    identity = ctx.catalog.repositories.identity()
+    text = Owner(ctx.repository_id, identity, epoch + 1, ctx.ids.new(), ctx.seconds()).to_text()
     # What an earlier call has noted may be on its way into the namespace: a first record is that one.
     own = ctx.catalog.repositories.take_owner(ctx.repository_id, text, over=found is not None)
     if own.pending_lease is not None and _is_ours(own.pending_lease, own):

@@ -19,11 +19,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from lakeops.catalog.guards import Hooks
 from lakeops.catalog.records import BranchSnapshot, BranchState, Intent, Publish
-from lakeops.model.clock import pause, retrying, stopwatch
+from lakeops.model.clock import pause, stopwatch
 from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import make_commit
 from lakeops.model.protection import HookEvent
@@ -35,9 +35,6 @@ from lakeops.ops.hooks import changing
 from lakeops.ranges.apply import Applied
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.store import layout
-
-if TYPE_CHECKING:
-    from tenacity import Retrying
 
 
 def write_ranges(
@@ -348,15 +345,13 @@ class QueueTicket:
 
     def wait(self, committed_by_other: Callable[[], Commit | None] | None) -> Commit | None:
         """Return when it is the publisher's turn, or with the commit that covers its rows. Raises ``BranchMoved``."""
-        catalog, repository, ahead = self._ctx.catalog, self._ctx.repository_id, None
+        commits, repository, ahead = self._ctx.catalog.commits, self._ctx.repository_id, None
         renewed = stopwatch()
         while True:
             lasts = LEAST_SECONDS + 2 * self.longest
             if ahead is None or renewed() > lasts / 4:
                 renewed = stopwatch()
-                ahead = catalog.commits.enqueue(
-                    repository, self._branch, self.publisher, lasts=timedelta(seconds=lasts)
-                )
+                ahead = commits.enqueue(repository, self._branch, self.publisher, lasts=timedelta(seconds=lasts))
             if not ahead:
                 return None
             found = None if committed_by_other is None else committed_by_other()
@@ -364,7 +359,7 @@ class QueueTicket:
                 return found
             self.check_time()
             pause(min(LONGEST_WAIT, WAIT * ahead))
-            ahead = catalog.commits.ahead(repository, self._branch, self.publisher)
+            ahead = commits.ahead(repository, self._branch, self.publisher)
 
     def check_time(self) -> None:
         """Raise ``BranchMoved`` when the time of the setting ``publish_minutes`` is over."""
@@ -386,9 +381,3 @@ _publishers: ContextVar[Mapping[tuple[str, str], str]] = ContextVar("publishers"
 
 A callback that publishes to the same branch uses its caller's place. It would wait for its own caller otherwise.
 """
-
-
-def when_moved(ctx: Context) -> Retrying:
-    """Calls a function again after ``BranchMoved``, for as long as the settings say."""
-    seconds = ctx.settings.publish_minutes * 60
-    return retrying(lambda error: isinstance(error, BranchMoved), ctx.ids, seconds=seconds)

@@ -23,9 +23,8 @@ from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry, guess_type
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.context import Context, begin_staging, public, require_stageable
+from lakeops.ops.context import Context, begin_staging, public, require_stageable, when_moved
 from lakeops.ops.files import check_new_path, is_clone_state, reading, translated, walk
-from lakeops.ops.publish import when_moved
 from lakeops.ops.read import find
 from lakeops.store import layout
 from lakeops.store.in_flight import in_parallel
@@ -231,9 +230,8 @@ def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload
                 raise InvalidInput(f"{excerpt(str(file))}: permission denied")
             found.append(FileUpload(file, check_path(as_folder(path) + name), status.st_size))
         elif not skip_special:
-            what = (
-                "a clone's own" if own else "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
-            )
+            kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+            what = "a clone's own" if own else kind
             raise InvalidInput(
                 f"{excerpt(str(file))} is {what}; remove it, or leave such files out with --skip-special"
             )

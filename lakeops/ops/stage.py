@@ -16,10 +16,9 @@ from lakeops.model.errors import BranchMoved, InvalidInput, InvalidPath
 from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.context import Context, begin_staging, check_name
+from lakeops.ops.context import Context, begin_staging, check_name, when_moved
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.overlap import check_not_managed
-from lakeops.ops.publish import when_moved
 from lakeops.ops.read import branch_tables
 from lakeops.ranges.validation import ABSOLUTE, check_entries, relative
 

@@ -19,8 +19,7 @@ from lakeops.catalog.records import Staged
 from lakeops.model.errors import Corrupted, InvalidInput
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.context import Context, begin_staging
-from lakeops.ops.publish import when_moved
+from lakeops.ops.context import Context, begin_staging, when_moved
 from lakeops.ops.read import as_table
 from lakeops.ops.stage import link_rows, normalised, tombstones
 from lakeops.store import layout

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import accumulate, chain, islice, pairwise
 
 import pyarrow as pa
 
@@ -113,27 +113,20 @@ def build_ranges(task: BuildTask, store: ObjectStore) -> list[RangeRow]:
     """Write the task's ranges. Returns their rows. Safe to run any number of times, as ``run_task`` is."""
     writer = RangeWriter(store, task.attempt + Ids().new(), task.known)
     table = with_digests(task.rows.table)
-    rows: list[RangeRow] = []
-    start = 0
-    for size in task.counts:
-        rows.append(writer.write(table.slice(start, size)))
-        start += size
-    return rows
+    ends = accumulate(task.counts, initial=0)
+    return [writer.write(table.slice(start, stop - start)) for start, stop in pairwise(ends)]
 
 
 def _tasks(
     closed: Iterator[pa.Table], group: int, attempt: str, standing: dict[_Span, RangeRow]
 ) -> Iterator[BuildTask]:
     while some := list(islice(closed, group)):
-        known = []
-        for rows in some:
-            paths = rows.column("path")
-            # The least that a range must have to equal the rows, as far as can be told without digests.
-            span = paths[0].as_py(), paths[-1].as_py(), len(paths)
-            if span in standing:
-                known.append(standing[span])
+        columns = (rows.column("path") for rows in some)
+        # The least that a range must have to equal the rows, as far as can be told without digests.
+        spans = ((paths[0].as_py(), paths[-1].as_py(), len(paths)) for paths in columns)
+        known = tuple(standing[span] for span in spans if span in standing)
         counts = tuple(rows.num_rows for rows in some)
-        yield BuildTask(TaskRows(pa.concat_tables(some)), counts, attempt, tuple(known))
+        yield BuildTask(TaskRows(pa.concat_tables(some)), counts, attempt, known)
 
 
 def replace_prefix(

@@ -183,10 +183,8 @@ def diff_batches(
         return
 
     def read(spans: tuple[RowSpan | None, RowSpan | None]) -> DiffBatch:
-        one, other = spans
-        return pair_by_path(
-            DifferingRows.of(one, other, columns[0], prefix), DifferingRows.of(other, one, columns[1], prefix)
-        )
+        left = DifferingRows.of(*spans, columns[0], prefix)
+        return pair_by_path(left, DifferingRows.of(*spans[::-1], columns[1], prefix))
 
     held: list[DiffBatch] = []
     most = 1  # more at a time the longer the walk goes on, as long as they hold few rows
@@ -340,10 +338,8 @@ def diff_table(batch: DiffBatch, *, rows: bool = False) -> pa.Table:
     sizes = [len(batch.added), len(batch.removed), len(batch.pairs[0])]
     parts = ((batch.right, batch.added), (batch.left, batch.removed), (batch.right, batch.pairs[1]))
     sketch = pa.concat_tables([side.table.select(SKETCH_COLUMNS).take(from_numpy(chosen)) for side, chosen in parts])
-    kinds = pa.DictionaryArray.from_arrays(
-        from_numpy(np.repeat(np.arange(3, dtype=np.int8), sizes)),
-        array([str(kind) for kind in CHANGE_TYPES], pa.string()),
-    )
+    names = array([str(kind) for kind in CHANGE_TYPES], pa.string())
+    kinds = pa.DictionaryArray.from_arrays(from_numpy(np.repeat(np.arange(3, dtype=np.int8), sizes)), names)
     columns = [kinds, sketch.column("path"), sketch.column("size_bytes")]
     if rows:
         left = np.concatenate([np.full(sizes[0], -1), batch.removed, batch.pairs[0]])

@@ -35,12 +35,9 @@ def entry_digests(table: pa.Table) -> pa.Array:
     The order of a row's metadata pairs does not matter. A key that occurs twice raises ``InvalidInput``.
     """
     parts: list[bytes] = []
+    texts, numbers = ("path", "physical_address", "checksum", "content_type"), ("size_bytes", "mtime")
     for start in range(0, table.num_rows, _BLOCK):
-        rows = _canonical(
-            table.slice(start, _BLOCK),
-            ("path", "physical_address", "checksum", "content_type"),
-            ("size_bytes", "mtime"),
-        )
+        rows = _canonical(table.slice(start, _BLOCK), texts, numbers)
         parts.append(b"".join([blake2b(row, digest_size=DIGEST_BYTES).digest() for row in rows.to_pylist()]))
     return _fixed(b"".join(parts), DIGEST_BYTES)
 
@@ -113,9 +110,8 @@ def _pair_bytes(metadata: pa.MapArray, offsets: npt.NDArray[np.int32]) -> pa.Arr
         raise InvalidInput("user metadata holds a key without a value; give every key a string")
     rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     if not _ascending(rows, keys):
-        order = pc.sort_indices(
-            pa.table({"row": rows, "key": keys}), sort_keys=[("row", "ascending"), ("key", "ascending")]
-        )
+        both = [("row", "ascending"), ("key", "ascending")]
+        order = pc.sort_indices(pa.table({"row": rows, "key": keys}), sort_keys=both)
         keys, values = keys.take(order), values.take(order)
         if not _ascending(rows, keys):
             raise InvalidInput("user metadata holds a key twice; give every key once")

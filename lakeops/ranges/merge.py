@@ -39,16 +39,7 @@ from lakeops.engine.base import Engine, LocalEngine
 from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.records import ChangeType, Progress, Split, Strategy, Summary, quiet
 from lakeops.ranges.apply import Applied, apply
-from lakeops.ranges.diff import (
-    CHANGE_TYPES,
-    DIFF_SCHEMA,
-    IDENTITY_COLUMNS,
-    SKETCH_COLUMNS,
-    DiffBatch,
-    diff,
-    diff_batches,
-    summary,
-)
+from lakeops.ranges.diff import DIFF_SCHEMA, IDENTITY_COLUMNS, SKETCH_COLUMNS, DiffBatch, diff, diff_batches, summary
 from lakeops.ranges.digest import Positions, same_identity
 from lakeops.ranges.metarange import Delta, Metarange
 from lakeops.ranges.range_file import RangeFile
@@ -324,7 +315,7 @@ class MergeWalk:
 # --- the preview ---
 
 
-_TYPES = (*CHANGE_TYPES, ChangeType.CONFLICT)
+_TYPES = (ChangeType.ADDED, ChangeType.REMOVED, ChangeType.CHANGED, ChangeType.CONFLICT)
 _ADDED, _REMOVED, _CHANGED, _CONFLICT = range(4)
 
 

@@ -277,9 +277,7 @@ def apply_in_batches(base: pa.Table, changes: pa.Table, on_applied: OnApplied) -
         part = changes.slice(start, _AT_ONCE)
         # The base's rows up to the next part's first path go with this part.
         following = changes.slice(start + _AT_ONCE, 1).column("path")
-        stop = base.num_rows
-        if len(following):
-            stop = pc.search_sorted(base.column("path"), following[0]).as_py()
+        stop = pc.search_sorted(base.column("path"), following[0]).as_py() if len(following) else base.num_rows
         applied = apply_changes(base.slice(done, stop - done), part)
         on_applied(applied)
         done = stop

@@ -73,13 +73,11 @@ def check_entries(table: pa.Table) -> None:
 
     Addresses are as they are stored. Nulls may be in values of metadata alone.
     """
-    paths, size, mtime = table["path"], table["size_bytes"], table["mtime"]
+    paths, kinds, size, mtime = (table[name] for name in ("path", "content_type", "size_bytes", "mtime"))
     bad = _outside(pc.binary_length(paths), 1, MAX_PATH_BYTES)
     _judge(table, "path", pc.or_(bad, pc.match_substring(paths, "\0")), check_path, named=False)
     _judge(table, "checksum", _unprintable(table["checksum"], ids.MAX_CHECKSUM_BYTES), ids.check_checksum)
-    _judge(
-        table, "content_type", _unprintable(table["content_type"], ids.MAX_CONTENT_TYPE_BYTES), ids.check_content_type
-    )
+    _judge(table, "content_type", _unprintable(kinds, ids.MAX_CONTENT_TYPE_BYTES), ids.check_content_type)
     masks = [_bad_maps(chunk) for chunk in table["metadata"].chunks]
     _judge(table, "metadata", pa.chunked_array(masks, pa.bool_()), lambda pairs: ids.check_metadata(_as_map(pairs)))
     _judge(table, "size_bytes", _outside(size, 0, ids.MAX_OBJECT_BYTES), ids.check_size)
@@ -173,9 +171,8 @@ def _bad_maps(maps: pa.MapArray) -> pa.Array:
     bad[owners[wrong]] = True
     bad |= np.bincount(owners, key_sizes + value_sizes, len(maps)) > ids.OBJECT_METADATA_BYTES
     coded = keys.dictionary_encode()
-    _, where, times = np.unique(
-        owners * len(coded.dictionary) + to_numpy(coded.indices), return_index=True, return_counts=True
-    )
+    codes = owners * len(coded.dictionary) + to_numpy(coded.indices)
+    _, where, times = np.unique(codes, return_index=True, return_counts=True)
     bad[owners[where[times > 1]]] = True
     return from_numpy(bad)
 
@@ -362,10 +359,8 @@ def _digests(table: pa.Table) -> Iterator[Flaw]:
         return
     if (at := first_true(differ)) is not None:
         count = int(pc.sum(differ).as_py())
-        shown = excerpt(table["path"][at].as_py())
-        yield Flaw(
-            "entry_digest_mismatch", f"the row of {shown} is not what its digest covers{_and_more(count)}", count
-        )
+        path = excerpt(table["path"][at].as_py())
+        yield Flaw("entry_digest_mismatch", f"the row of {path} is not what its digest covers{_and_more(count)}", count)
 
 
 def _and_more(count: int) -> str:

@@ -31,6 +31,7 @@ from lakeops.ops.fsck.inventory import Inventory, check_claim, check_owner, left
 from lakeops.ops.fsck.objects import Entries
 from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers
 from lakeops.ranges.chunker import check_split
+from lakeops.ranges.diff import NEEDED_SCHEMA
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import RANGE_SECONDS
 from lakeops.ranges.validation import proper, relative
@@ -42,9 +43,8 @@ def check_history(records: CatalogSnapshot) -> Iterator[Finding]:
     """Check the repository's record, its refs and its commits."""
     repository = records.repository
     if repository.default_branch not in {branch.id for branch in records.branches}:
-        yield found(
-            "default_branch_missing", f"branch {repository.default_branch}", "the default branch does not exist"
-        )
+        where = f"branch {repository.default_branch}"
+        yield found("default_branch_missing", where, "the default branch does not exist")
     if reason := split_flaw(repository.split):
         yield found("split_invalid", f"repository {repository.id}", reason)
     yield from _refs(records)
@@ -59,11 +59,8 @@ def check_history(records: CatalogSnapshot) -> Iterator[Finding]:
     elif len(roots) > 1:
         yield found("roots_several", where, f"{len(roots)} commits have no parents", commits=roots, count=len(roots))
     for key, missing in records.dangling_keys.items():
-        yield found(
-            "idempotency_key_dangling",
-            f"idempotency key {key}",
-            f"it stands for commit {missing}, which does not exist",
-        )
+        message = f"it stands for commit {missing}, which does not exist"
+        yield found("idempotency_key_dangling", f"idempotency key {key}", message)
 
 
 def split_flaw(split: Split) -> str | None:
@@ -163,12 +160,8 @@ def check_rows(ctx: Context, records: CatalogSnapshot, entries: Entries, checked
             elif line.token in owners and not line.tombstone:
                 staged.setdefault(owners[line.token], []).append(line)
         for branch, lines in staged.items():
-            names = ("path", "physical_address", "checksum", "size_bytes")
-            types = (pa.string(), pa.string(), pa.string(), pa.int64())
-            columns = [
-                pa.array([getattr(line, name) for line in lines], kind) for name, kind in zip(names, types, strict=True)
-            ]
-            table = pa.table(columns, names=names)
+            columns = {name: [getattr(line, name) for line in lines] for name in NEEDED_SCHEMA.names}
+            table = pa.table(columns, schema=NEEDED_SCHEMA)
             sound = proper(relative(namespace, table["physical_address"]))
             for line, good in zip(lines, sound.to_pylist(), strict=True):
                 if not good:
@@ -216,17 +209,13 @@ def check_reflog(records: CatalogSnapshot) -> Iterator[Finding]:
         where = " ".join(map(str, ref))
         for move in moves:
             if last is not None and move.old != last.new:
-                message = (
-                    f"one move ends at {last.new or 'nothing'}, and the next one begins at {move.old or 'nothing'}"
-                )
-                yield found("reflog_broken", where, message)
+                end, begin = last.new or "nothing", move.old or "nothing"
+                yield found("reflog_broken", where, f"one move ends at {end}, and the next one begins at {begin}")
             last = move
         points_to = points.pop(ref, None)
         if last is not None and points_to != last.new and ref not in unreadable:
-            message = (
-                f"it is at {points_to or 'nothing'}, and its last move in the reflog led to {last.new or 'nothing'}"
-            )
-            yield found("reflog_mismatch", where, message)
+            at, end = points_to or "nothing", last.new or "nothing"
+            yield found("reflog_mismatch", where, f"it is at {at}, and its last move in the reflog led to {end}")
     for (kind, name), commit_id in points.items():
         yield found("reflog_mismatch", f"{kind} {name}", f"it is at {commit_id}, and no move in the reflog led there")
 

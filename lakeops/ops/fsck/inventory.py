@@ -186,9 +186,8 @@ def check_claim(store: ObjectStore, repository: RepositoryRecord) -> Iterator[Fi
     elif not claim:
         yield found("claim_mismatch", CLAIM, "the file does not hold a claim of lakeops")
     elif not is_claim_of(claim, repository):
-        yield found(
-            "claim_mismatch", CLAIM, f"it says that the namespace belongs to {excerpt(claim.get('repository'))}"
-        )
+        whose = excerpt(claim.get("repository"))
+        yield found("claim_mismatch", CLAIM, f"it says that the namespace belongs to {whose}")
     elif claim.get("split") != claim_of(repository)["split"]:
         yield found("claim_mismatch", CLAIM, "it says that ranges are cut in another way than the catalog says")
 

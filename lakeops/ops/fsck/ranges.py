@@ -51,11 +51,9 @@ class Pointed:
     def flaw(self) -> str | None:
         """The reason why this is no pointer to a metarange file. None when it may be one."""
         if not self.meta_range_file:
-            if self.meta_range_id != EMPTY_METARANGE_ID:
-                return "the commit holds objects, but names no metarange file"
-            return None
-        named = self.meta_range_file.startswith(f"{self.meta_range_id}-") and "/" not in self.meta_range_file
-        if not named:
+            is_empty = self.meta_range_id == EMPTY_METARANGE_ID
+            return None if is_empty else "the commit holds objects, but names no metarange file"
+        if not self.meta_range_file.startswith(f"{self.meta_range_id}-") or "/" in self.meta_range_file:
             return f"{excerpt(self.meta_range_file)} is not a file of metarange {self.meta_range_id[:16]}"
         try:
             digest = bytes.fromhex(self.meta_range_digest)

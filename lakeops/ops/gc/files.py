@@ -108,9 +108,8 @@ class StoreListing:
         objects, rest = table.filter(ours), table.filter(pc.invert(ours))
         self.listed.add(objects)
         address = objects["physical_address"]
-        second = pc.if_else(
-            pc.match_substring_regex(address, _TO_THE_SECOND), pc.utf8_slice_codeunits(address, 16, 20), "5959"
-        )
+        to_the_second = pc.match_substring_regex(address, _TO_THE_SECOND)
+        second = pc.if_else(to_the_second, pc.utf8_slice_codeunits(address, 16, 20), "5959")
         stamps = pc.binary_join_element_wise(pc.utf8_slice_codeunits(address, 5, 15), second, "")
         old = self._only_old(objects, pc.if_else(pc.starts_with(address, layout.TABLES), "", stamps))
         if old.num_rows:

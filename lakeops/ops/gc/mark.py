@@ -288,6 +288,5 @@ def _by_age(hours: dict[str, list[int]], now: datetime) -> list[dict[str, Any]]:
         counts[1] += size
     names = [f"under {AGES[0]} days", *(f"{a} to {b} days" for a, b in itertools.pairwise(AGES))]
     names.append(f"{AGES[-1]} days and more")
-    return [
-        {"age": name, "objects": count, "bytes": size} for name, (count, size) in zip(names, sums, strict=True) if count
-    ]
+    by_name = zip(names, sums, strict=True)
+    return [{"age": name, "objects": count, "bytes": size} for name, (count, size) in by_name if count]

@@ -93,12 +93,10 @@ def make_plan(ctx: Context, now: int) -> GcPlan:
         gone = [node for node in commits if not node.expired and node.id not in kept]
         doomed = [node.id for node in sorted(gone, key=lambda node: (node.generation, node.id))]
         pending = {node.id for node in commits if node.pending}
-        sides = (
-            frozenset({*doomed} - pending),
-            frozenset(pending.intersection(doomed)),
-            frozenset(pending & kept.keys()),
-        )
-        return GcPlan(lineage, MarkDecision(kept, *sides, only_for_mirrors(lineage, rules, now)), doomed)
+        sides = ({*doomed} - pending, pending.intersection(doomed), pending & kept.keys())
+        expired, carried, revived = map(frozenset, sides)
+        decided = MarkDecision(kept, expired, carried, revived, only_for_mirrors(lineage, rules, now))
+        return GcPlan(lineage, decided, doomed)
 
     return retry(attempt, _TRIES, lambda: _rules_keep_changing(ctx))
 

@@ -74,9 +74,8 @@ class FileDelta:
     @property
     def deletes(self) -> bool:
         """Whether files that delete rows of others came or went."""
-        return any(
-            file.content != DataFileContent.DATA for each in (self.added, self.removed) for file in each.values()
-        )
+        files = (*self.added.values(), *self.removed.values())
+        return any(file.content != DataFileContent.DATA for file in files)
 
 
 def _manifests(io: TableFileIO, snapshot: Snapshot | None) -> dict[str, ManifestFile]:
@@ -102,9 +101,8 @@ class TableDiff:
         parts = [f"rows: {added}, {removed}" + (", more by delete files" if self.deletes else "")]
         parts += [f"column {name} {kind} added" for name, kind in new.items() if name not in old]
         parts += [f"column {name} {kind} removed" for name, kind in old.items() if name not in new]
-        parts += [
-            f"column {name} was {old[name]}, is {new[name]}" for name in old if new.get(name, old[name]) != old[name]
-        ]
+        changed = [name for name in old if new.get(name, old[name]) != old[name]]
+        parts += [f"column {name} was {old[name]}, is {new[name]}" for name in changed]
         return safe(f"table {self.table}: {'; '.join([*parts, counted(self.snapshots, 'new snapshot')])}")
 
 
@@ -125,9 +123,8 @@ def table_diffs(ctx: Context, left: str, right: str, paths: Iterable[str]) -> li
             (delta,) = FileDelta.of(io, old, new)
         except (LakeopsError, FileNotFoundError):
             continue
-        added, removed = (
-            sum(one.record_count for one in files.values() if not one.content) for files in (delta.added, delta.removed)
-        )
+        sides = (delta.added, delta.removed)
+        added, removed = (sum(one.record_count for one in side.values() if not one.content) for side in sides)
         known = {one.snapshot_id for one in old.snapshots} if old else set()
         fresh = sum(one.snapshot_id not in known for one in new.snapshots) if new else 0
         before, after = (

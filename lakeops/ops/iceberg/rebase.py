@@ -172,15 +172,14 @@ class _RebasedTable:
 
     def _metadata(self) -> TableMetadata:
         """The destination's metadata with the source's changes of schema, partitioning, order and properties."""
-        base, source, dest = (
-            {name: getattr(one, name) for name in _STRUCTURE} for one in (self._base, self._source, self._dest)
-        )
+        sides = (self._base, self._source, self._dest)
+        base, source, dest = ({name: getattr(one, name) for name in _STRUCTURE} for one in sides)
         if base not in (source, dest) and source != dest:
             raise NotRebased("both sides changed its schema, partitioning or order")
         if self._base.format_version != self._source.format_version:
             raise NotRebased("the source changed its format version")
-        pairs = [one.properties for one in (self._base, self._source, self._dest)]
-        refs = [{name: ref for name, ref in one.refs.items() if name != "main"} for one in (self._base, self._source)]
+        pairs = [one.properties for one in sides]
+        refs = [{name: ref for name, ref in one.refs.items() if name != "main"} for one in sides[:2]]
         if refs[0] != refs[1]:
             raise NotRebased("the source changed branches or tags within the table")
         properties = dict(pairs[2])

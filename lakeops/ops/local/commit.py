@@ -17,15 +17,7 @@ from lakeops.catalog.records import Staged
 from lakeops.model.errors import InvalidInput, MergeConflict, NoChanges
 from lakeops.model.ids import check_commit_metadata, check_message
 from lakeops.model.names import check_path
-from lakeops.model.records import (
-    DEFAULT_CONTENT_TYPE,
-    ByteCounter,
-    Change,
-    ChangeType,
-    Commit,
-    Entry,
-    IdempotentRequest,
-)
+from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry, IdempotentRequest
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import CatalogLookup, Context, begin_staging, resolve_commit
 from lakeops.ops.files import check_new_path, reading
@@ -161,9 +153,8 @@ def _send(
     ctx: Context, folder: Path, here: Sequence[Change], there: Mapping[str, Entry | None], begun: datetime
 ) -> dict[str, Sent | None]:
     """Upload changed files. None stands for one that was removed. No reader sees anything of it yet."""
-    counter = ByteCounter(
-        ctx.progress, "Uploading", sum(change.size_bytes for change in here if change.type != ChangeType.REMOVED)
-    )
+    total = sum(change.size_bytes for change in here if change.type != ChangeType.REMOVED)
+    counter = ByteCounter(ctx.progress, "Uploading", total)
 
     def send(change: Change) -> tuple[str, Sent | None]:
         if change.type == ChangeType.REMOVED:
@@ -176,7 +167,7 @@ def _send(
                 change.path,
                 counter.counting(file),
                 metadata=before.metadata if before else None,
-                content_type=before.content_type if before else DEFAULT_CONTENT_TYPE,
+                content_type=before.content_type if before else None,
                 started=begun,
             )
         return change.path, (entry, Known(entry.checksum, entry.size_bytes, status.st_mtime_ns, entry.checksum))

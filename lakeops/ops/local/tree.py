@@ -20,17 +20,8 @@ from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.files import PLACE, is_clone_state, reading, translated, walk
-from lakeops.ops.local.index import (
-    RACY_NS,
-    Index,
-    Journal,
-    Known,
-    check_names,
-    folders_of,
-    folds_letters,
-    journal,
-    write,
-)
+from lakeops.ops.local import index as indexes
+from lakeops.ops.local.index import RACY_NS, Index, Journal, Known, check_names, folders_of, folds_letters
 from lakeops.ops.read import list_objects, open_entry
 from lakeops.store.in_flight import in_parallel
 
@@ -231,12 +222,12 @@ def take(
             raise MergeConflict(str(folder), ref, [name], kind="clone_conflict")
 
     if taken:
-        with journal(folder, ref) as noted:
+        with indexes.journal(folder, ref) as noted:
             for change in sides.there:
                 if change.path not in wanted:
                     _remove(folder, change.path, noted, check_unchanged)
             files.update(_download(ctx, folder, {name: wanted[name] for name in coming}, noted, check_unchanged))
-    write(folder, replace(index, ref=ref, commit=commit.id, whole=True, files=files))
+    indexes.write(folder, replace(index, ref=ref, commit=commit.id, whole=True, files=files))
     return [change for change in sides.here if change.path not in taken], sides.there
 
 

@@ -17,15 +17,7 @@ from itertools import islice
 import pyarrow as pa
 
 from lakeops.model import graph
-from lakeops.model.errors import (
-    Corrupted,
-    InvalidInput,
-    LakeopsError,
-    NotFound,
-    ObjectNotFound,
-    PreconditionFailed,
-    RecordRefused,
-)
+from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, NotFound, PreconditionFailed, RecordRefused
 from lakeops.model.graph import CommitSource
 from lakeops.model.ids import etags_are_md5
 from lakeops.model.mirrors import (
@@ -83,7 +75,7 @@ def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, ar
 def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Inspection:
     try:
         wanted = RangeReader(ctx.readable).whole(commit)
-    except (ObjectNotFound, Corrupted) as error:
+    except (NotFound, Corrupted) as error:
         return without_metarange(commit, error if isinstance(error, Corrupted) else None)
     planned = _plan(ctx, state, ref, commit, wanted, arrived)
     proofs = [*check_presence(planned, ctx.engine(), ctx.store, check_options(ctx, state.mirror))]
@@ -271,9 +263,10 @@ def verify_promoted(ctx: Context) -> list[str]:
     found: list[str] = []
     known = Metarange.empty()
     for commit_id, name in commits.items():
+        commit = ctx.catalog.commits.get(ctx.repository_id, commit_id)
         try:
-            wanted = RangeReader(ctx.store).whole(ctx.catalog.commits.get(ctx.repository_id, commit_id))
-        except (ObjectNotFound, Corrupted) as error:
+            wanted = RangeReader(ctx.store).whole(commit)
+        except (NotFound, Corrupted) as error:
             found.append(f"{name}: {error.message}")
             continue
         flaws = []

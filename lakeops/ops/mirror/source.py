@@ -90,9 +90,8 @@ class Source:
                 metadata = record_validation.check_repository_metadata(self.repository)
             except RecordRefused as error:
                 refused[None] = error
-            return SourceState(
-                heads, self.catalog.mirrors.unkept(self.repository_id, heads.values()), rules, refused, metadata
-            )
+            unkept = self.catalog.mirrors.unkept(self.repository_id, heads.values())
+            return SourceState(heads, unkept, rules, refused, metadata)
 
         return self.catalog.in_snapshot(found)
 

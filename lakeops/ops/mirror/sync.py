@@ -237,9 +237,7 @@ def _unsupported(ctx: Context, state: MirrorState, lost: frozenset[str]) -> list
     """An error for each ref that shows what its source keeps no longer, unless there is nothing to lose of it."""
     if not lost:
         return []
-    shown = ctx.catalog.commits.get_many(
-        ctx.repository_id, {ref.promoted for ref in state.refs if ref.promoted in lost}
-    )
+    gone = ctx.catalog.commits.get_many(ctx.repository_id, lost)
     return [
         CommitExpired(
             f"{ref.kind} {ref.name!r} shows commit {ref.promoted[:16]}, which the source no longer keeps: objects of "
@@ -247,7 +245,7 @@ def _unsupported(ctx: Context, state: MirrorState, lost: frozenset[str]) -> list
             "registration was dropped"
         )
         for ref in state.refs
-        if ref.promoted in shown and shown[ref.promoted].meta_range_file
+        if ref.promoted in gone and gone[ref.promoted].meta_range_file
     ]
 
 

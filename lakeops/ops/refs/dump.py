@@ -209,12 +209,10 @@ def status(ctx: Context) -> DumpStatus:
     """The dump of this repository, whether it has everything, and whether each change is added to it."""
     text = read_text(ctx.store, dump_folder(ctx.store.url) + MANIFEST, MAX_BYTES)
     found = None if text is None else parse(text)
-    behind = found is None
+    behind = True
     if found is not None:  # a write that keeps nothing
-        behind = (
-            ctx.catalog.backups.dump(ctx.repository_id, found.cut.since, lambda: lambda _kind, _values: None)
-            is not None
-        )
+        whole = ctx.catalog.backups.dump(ctx.repository_id, found.cut.since, lambda: lambda _kind, _values: None)
+        behind = whole is not None
     return DumpStatus(
         None if found is None else _dumped(found, None),
         behind,

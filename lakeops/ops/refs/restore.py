@@ -20,20 +20,12 @@ from typing import Any
 from lakeops.catalog.backups import DumpedRepository
 from lakeops.catalog.open import Catalog
 from lakeops.model import ids as texts
+from lakeops.model import protection
 from lakeops.model.clock import LONGEST, Ids
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NotFound, ObjectNotFound, RecordRefused
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import check_repository, flaw
-from lakeops.model.protection import (
-    BRANCH_PROTECTION,
-    CHECK_PROTECTION,
-    FAILED,
-    MAX_FINDINGS,
-    PASSED,
-    TAG_PROTECTION,
-    Hook,
-)
 from lakeops.model.records import Commit, RepositoryRecord, Split
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.mirror import record_validation
@@ -84,9 +76,8 @@ def restore(
         for line in _read_part(store, folder, part):
             _take(state, line)
     restored = _checked(state, found, name, namespace)
-    repository = replace(
-        restored.repository, capabilities={**restored.repository.capabilities, **asdict(store.probe())}
-    )
+    capabilities = {**restored.repository.capabilities, **asdict(store.probe())}
+    repository = replace(restored.repository, capabilities=capabilities)
     claim(store, repository, catalog.repositories.identity())
     commits, expired = _present(store, restored.commits)
     live = {commit.id for commit in commits if not commit.expired}
@@ -198,7 +189,7 @@ _sequence = record_validation.check_sequence
 
 _COLUMNS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "protection": {
-        "kind": _one_of(BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION),
+        "kind": _one_of(protection.BRANCH_PROTECTION, protection.TAG_PROTECTION, protection.CHECK_PROTECTION),
         **dict.fromkeys(("pattern", "check_name", "prefix"), _text),
     },
     "rules": {"rules": lambda rules: record_validation.check_rules(rules, ())[0]},
@@ -210,9 +201,9 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     },
     "check": {
         **dict.fromkeys(("commit_id", "name", "said_by", "run"), _text),
-        "state": _one_of(PASSED, FAILED),
+        "state": _one_of(protection.PASSED, protection.FAILED),
         "at": _number,
-        "findings": partial(_text, at_most=MAX_FINDINGS),
+        "findings": partial(_text, at_most=protection.MAX_FINDINGS),
     },
     "move": {
         "kind": _one_of(*RefKind),
@@ -298,7 +289,7 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
                 bool(row["read_only"]),
                 Split(**row["split"]),
                 {**row["capabilities"], CLAIM_ID: row["capabilities"].get(CLAIM_ID)},
-                tuple(map(Hook.from_json, row["hooks"])),
+                tuple(map(protection.Hook.from_json, row["hooks"])),
                 texts.check_metadata(row["metadata"], at_most=texts.COMMIT_METADATA_BYTES),
             )
         )
