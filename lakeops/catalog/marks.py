@@ -42,11 +42,7 @@ SLACK = timedelta(minutes=1)
 _DRIFT = 0.001
 """The share by which a machine's two clocks may run apart."""
 
-_ENDS = (
-    (MarkState.MARKING, MarkState.FAILED),
-    (MarkState.MARKED, MarkState.STALE),
-    (MarkState.RESTORING, MarkState.STALE),
-)
+_ENDS = {MarkState.MARKING: MarkState.FAILED, MarkState.MARKED: MarkState.STALE, MarkState.RESTORING: MarkState.STALE}
 """States of earlier marks, and their next ones when another mark begins."""
 
 _WHY = {
@@ -86,7 +82,7 @@ class Marks(CatalogPart):
         conn.execute(delete(MARK).where(here, MARK.c.id == mark_id))  # of an earlier run whose answer was lost
         _check_marks_are_past(conn, repository_id, now)
         check_clock_skew(conn, now, self.clock)
-        for old, new in _ENDS:
+        for old, new in _ENDS.items():
             conn.execute(update(MARK).where(here, MARK.c.state == old.value).values(state=new.value))
         conn.execute(delete(MARK).where(here, MARK.c.created < epoch_micros(now - KEEP), *_FORGETTABLE))
         mark = Mark(mark_id, MarkState.MARKING, now, cutoff)

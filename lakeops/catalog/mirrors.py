@@ -246,8 +246,7 @@ class Mirrors(CatalogPart):
         conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
         here = MIRROR_REF.c.repository_id == repository_id
         conn.execute(update(MIRROR_REF).where(here).values(candidate=None, **_NO_WAIT))
-        names = (mirror.registration, registration)
-        self.record(conn, repository_id, "start-over", "mirror", repository_id, *names)
+        self.record(conn, repository_id, "start-over", "mirror", repository_id, mirror.registration, registration)
         return _find_mirror(conn, repository_id)
 
     @write_transaction
@@ -291,9 +290,7 @@ class Mirrors(CatalogPart):
     @read_transaction
     def arrivals(self, conn: Connection, repository_id: str) -> Pending:
         """The range files that are known to have arrived and belong to no promoted commit. A whole one wins."""
-        query = select(MIRROR_ARRIVAL.c.file, MIRROR_ARRIVAL.c.pending).where(
-            MIRROR_ARRIVAL.c.repository_id == repository_id
-        )
+        query = select(MIRROR_ARRIVAL.c.file, MIRROR_ARRIVAL.c.pending).filter_by(repository_id=repository_id)
         found: dict[str, str | None] = {}
         for row in conn.execute(query):
             if row.pending is None or row.file not in found:
@@ -388,8 +385,7 @@ class Mirrors(CatalogPart):
             conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
             _set_mirror(conn, repository_id, promoted_writable=unix_seconds(self.database.dialect.now(conn)))
             branch = repository.default_branch
-            mine = (BRANCH.c.repository_id == repository_id, BRANCH.c.name == branch)
-            head = conn.execute(select(BRANCH.c.commit_id).where(*mine)).scalar_one_or_none()
+            head = conn.execute(select(BRANCH.c.commit_id).filter_by(**here, name=branch)).scalar_one_or_none()
             self.record_move(conn, repository_id, branch, head, head, "promote-writable", actor)
             return _find_mirror(conn, repository_id)
 
@@ -465,8 +461,7 @@ class Mirrors(CatalogPart):
     def drop_mirror(self, conn: Connection, repository_id: str, mirror: str) -> None:
         """Forget a mirror. Nothing is kept for it any more. One that is not known is forgotten already."""
         lock_repository(conn, repository_id)
-        mine = (MIRROR_NEED.c.repository_id == repository_id, MIRROR_NEED.c.mirror == mirror)
-        if conn.execute(delete(MIRROR_NEED).where(*mine)).rowcount:
+        if conn.execute(delete(MIRROR_NEED).filter_by(repository_id=repository_id, mirror=mirror)).rowcount:
             self.record(conn, repository_id, "drop-mirror", "mirror", mirror)
 
     def _next_candidate(
@@ -595,9 +590,7 @@ def _find_unkept(conn: Connection, repository_id: str, commits: Iterable[str], *
 
     With ``lock`` no pass over the mirror changes the answer before the transaction ends.
     """
-    query = select(MIRROR.c.kept).where(
-        MIRROR.c.repository_id == repository_id, MIRROR.c.reports, MIRROR.c.promoted_writable.is_(None)
-    )
+    query = select(MIRROR.c.kept).filter_by(repository_id=repository_id, reports=True, promoted_writable=None)
     kept = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none()
     if kept is None:
         return frozenset()

@@ -65,13 +65,8 @@ _REVIVE = update(COMMIT).where(_HERE, _SOME, _PENDING).values(expired=False, exp
 _TAKE = update(COMMIT).where(_HERE, _SOME).values(expired=True, expired_by=bindparam("mark")).returning(COMMIT.c.id)
 _TAKE_OVER = _TAKE.where(_PENDING)
 # What a ref shows never expires, whatever was decided.
-_EXPIRE = _TAKE.where(
-    COMMIT.c.expired.is_(False),
-    *(
-        COMMIT.c.id.not_in(select(refs.c.commit_id).where(refs.c.repository_id == bindparam("repository")))
-        for refs in _REFS
-    ),
-)
+_SHOWN = [select(refs.c.commit_id).where(refs.c.repository_id == bindparam("repository")) for refs in _REFS]
+_EXPIRE = _TAKE.where(COMMIT.c.expired.is_(False), *(COMMIT.c.id.not_in(shown) for shown in _SHOWN))
 _NODES = select(*(COMMIT.c[name] for name in ("id", "parents", "creation_date", "generation", "expired", "expired_by")))
 _NODES = _NODES.where(_HERE).execution_options(yield_per=10_000)
 

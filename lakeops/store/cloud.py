@@ -394,10 +394,8 @@ class CloudStore(BucketStore):
 
     def _delete_one(self, key: str) -> DeleteFailure | None:
         try:
-            with self._translated(key):
+            with suppress(ObjectNotFound), self._translated(key):
                 obstore.delete(self._client, self._name(key))
-        except ObjectNotFound:
-            return None
         except Transient:
             raise
         except StoreError as error:
@@ -405,12 +403,10 @@ class CloudStore(BucketStore):
         return None
 
     def _find_bucket(self) -> bool:
-        try:
-            with self._translated(""):
-                next(iter(obstore.list(self._client, chunk_size=1)), None)
-        except ObjectNotFound:
-            return False
-        return True
+        with suppress(ObjectNotFound), self._translated(""):
+            next(iter(obstore.list(self._client, chunk_size=1)), None)
+            return True
+        return False
 
 
 def _exists(error: Exception) -> bool:
@@ -419,9 +415,4 @@ def _exists(error: Exception) -> bool:
 
 def _fit(name: str) -> str:
     """The longest beginning of a name that obstore takes."""
-    parts: list[str] = []
-    for part in name.split("/"):
-        if not is_plain(part):
-            break
-        parts.append(part)
-    return "/".join(parts)
+    return "/".join(takewhile(is_plain, name.split("/")))

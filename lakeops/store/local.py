@@ -410,14 +410,10 @@ class LocalStore(ObjectStore):
     def get_range(self, key: str, start: int, length: int) -> bytes:
         if start < 0 or length < 0:
             raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
-        with translated(self.url, key):
-            file = self._descriptor(key)
-            try:
-                data = os.pread(file, length, start)
-                while 0 < len(data) < length and (more := os.pread(file, length - len(data), start + len(data))):
-                    data += more
-            finally:
-                os.close(file)
+        with self._file(key) as file:
+            data = os.pread(file.fileno(), length, start)
+            while 0 < len(data) < length and (more := os.pread(file.fileno(), length - len(data), start + len(data))):
+                data += more
         return data
 
     def open(self, key: str) -> BinaryIO:
@@ -598,17 +594,12 @@ class LocalStore(ObjectStore):
     @contextmanager
     def _hold_lock(self, what: bytes) -> Iterator[None]:
         """Keep others that do the same to this store waiting, in this process or another one."""
-        with translated(self.url, ""), self._tree.folder([HIDDEN], create=True) as folder:
-            lock = os.open(what, _LOCK, 0o666, dir_fd=folder)
-            try:
+        with ExitStack() as at_the_end:
+            with translated(self.url, ""), self._tree.folder([HIDDEN], create=True) as folder:
+                lock = os.open(what, _LOCK, 0o666, dir_fd=folder)
+                at_the_end.callback(os.close, lock)
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            except BaseException:
-                os.close(lock)
-                raise
-        try:
             yield
-        finally:
-            os.close(lock)
 
     @contextmanager
     def _file(self, key: str) -> Iterator[io.BufferedReader]:

@@ -309,13 +309,11 @@ def check_master(master: str | None) -> None:
 @contextlib.contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
     """The environment with some changes, for programs that are started inside this block."""
-    before = {name: os.environ.get(name) for name in changes}
+    before = {name: os.environ[name] for name in changes if name in os.environ}
     os.environ.update(changes)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        os.environ.update(before)
+        for name in changes.keys() - before.keys():
+            os.environ.pop(name, None)

@@ -120,36 +120,16 @@ def _name_requester(request: Any, **_: Any) -> None:  # noqa: ANN401 - botocore'
 
 _MISSING = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion"})
 _DENIED = frozenset({"AccessDenied", "AllAccessDisabled", "AccountProblem", "403", "Forbidden"})
-_CREDENTIALS = frozenset(
-    {
-        "InvalidAccessKeyId",
-        "SignatureDoesNotMatch",
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "InvalidToken",
-        "TokenRefreshRequired",
-        "InvalidSecurity",
-        "NotSignedUp",
-        "InvalidClientTokenId",
-    }
-)
+_CREDENTIALS = {
+    *("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity", "NotSignedUp"),
+    *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired", "InvalidClientTokenId"),
+}
 _REGION = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"})
-_PASSING = frozenset(
-    {
-        "InternalError",
-        "SlowDown",
-        "ServiceUnavailable",
-        "RequestTimeout",
-        "Throttling",
-        "ThrottlingException",
-        "RequestLimitExceeded",
-        "TooManyRequests",
-        "OperationAborted",
-        "ConditionalRequestConflict",
-        "BandwidthLimitExceeded",
-        "XMinioServerNotInitialized",
-    }
-)
+_PASSING = {
+    *("InternalError", "ServiceUnavailable", "RequestTimeout", "XMinioServerNotInitialized"),
+    *("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"),
+    *("BandwidthLimitExceeded", "OperationAborted", "ConditionalRequestConflict"),
+}
 _NO_CREDENTIALS = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
@@ -186,56 +166,46 @@ def translated(bucket: str, url: str) -> Iterator[None]:
 
 
 def _from_answer(error: ClientError, bucket: str, where: str) -> LakeopsError:
-    code, status = code_of(error), status_of(error)
+    code, status, place = code_of(error), status_of(error), f"bucket {bucket!r}"
     if code == "NoSuchBucket":
         return no_bucket(bucket, "endpoint")
     if code == NO_ANSWER:
         return StoreUnavailable(
-            f"bucket {bucket!r} keeps answering {where} with what is no answer: {error.response['Error']['Message']}; "
+            f"{place} keeps answering {where} with what is no answer: {error.response['Error']['Message']}; "
             "look whether a proxy answers in its place, and try again"
         )
     if code in _REGION or status == 301:
-        return StoreError(f"bucket {bucket!r} lives in another region or behind another endpoint; set it ({code})")
+        return StoreError(f"{place} lives in another region or behind another endpoint; set it ({code})")
     if code in _CREDENTIALS:
-        return StoreError(f"bucket {bucket!r}: the server refuses the credentials ({code}); renew or correct them")
+        return StoreError(f"{place}: the server refuses the credentials ({code}); renew or correct them")
     if code == "RequestTimeTooSkewed":
-        return StoreError(f"bucket {bucket!r}: this machine's clock is wrong ({code}); set it")
+        return StoreError(f"{place}: this machine's clock is wrong ({code}); set it")
     if code == "InvalidObjectState":
-        return StoreError(f"bucket {bucket!r}: {where} is archived; restore it first ({code})")
+        return StoreError(f"{place}: {where} is archived; restore it first ({code})")
     if code in _DENIED or status == 403:
-        return StoreError(
-            f"bucket {bucket!r}: access to {where} is denied ({code}); give these credentials the right to it"
-        )
+        return StoreError(f"{place}: access to {where} is denied ({code}); give these credentials the right to it")
     if code in _MISSING or status == 404:
         return ObjectNotFound(f"there is no object {where}")
     if code == "KeyTooLongError":
         return InvalidPath(f"{where} is longer than this server takes")
     if status == 501 or code == "NotImplemented":
-        return LakeopsError(
-            f"the server of bucket {bucket!r} cannot do what was asked of {where} ({code})", kind="unsupported"
-        )
+        return LakeopsError(f"the server of {place} cannot do what was asked of {where} ({code})", kind="unsupported")
     if code in _PASSING or status == 429 or status >= 500:
-        return StoreUnavailable(f"bucket {bucket!r} keeps failing on {where} ({code or status}); try again later")
-    return StoreError(
-        f"bucket {bucket!r} refuses {where} ({code or status}); see the server's documentation of this code"
-    )
+        return StoreUnavailable(f"{place} keeps failing on {where} ({code or status}); try again later")
+    return StoreError(f"{place} refuses {where} ({code or status}); see the server's documentation of this code")
 
 
 def _from_no_answer(error: Exception, bucket: str, where: str) -> LakeopsError:
-    kind = type(error).__name__
+    kind, place = type(error).__name__, f"bucket {bucket!r}"
     if isinstance(error, _NO_CREDENTIALS):
-        return StoreError(
-            f"bucket {bucket!r}: no usable AWS credentials ({kind}); set them up the way boto3 reads them"
-        )
+        return StoreError(f"{place}: no usable AWS credentials ({kind}); set them up the way boto3 reads them")
     if isinstance(error, boto.SSLError):
-        return StoreError(f"bucket {bucket!r}: no trusted TLS connection to its endpoint; correct the certificates")
+        return StoreError(f"{place}: no trusted TLS connection to its endpoint; correct the certificates")
     if isinstance(error, CONNECTION):
-        return StoreUnavailable(f"bucket {bucket!r} does not answer on {where} ({kind}); check the endpoint, try again")
+        return StoreUnavailable(f"{place} does not answer on {where} ({kind}); check the endpoint, try again")
     if isinstance(error, boto.ParamValidationError):
         return InvalidInput(f"{where} cannot be asked of an S3 server ({kind})")
-    return StoreError(
-        f"bucket {bucket!r}: the request for {where} could not be made ({kind}); correct the AWS settings"
-    )
+    return StoreError(f"{place}: the request for {where} could not be made ({kind}); correct the AWS settings")
 
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
@@ -268,12 +238,11 @@ def take_objects(response_dict: dict[str, Any], customized_response_dict: dict[s
         spaces = root.tag[: root.tag.rindex("}") + 1] if "}" in root.tag else ""
         name, modified, etag, size = (f"{spaces}{part}" for part in ("Key", "LastModified", "ETag", "Size"))
         contents = f"{spaces}Contents"
-        objects = []
-        for item in root.iterfind(contents):
-            said = {part.tag: part.text or "" for part in item}
-            objects.append(
-                {"Key": said[name], "LastModified": moment(said[modified]), "ETag": said[etag], "Size": int(said[size])}
-            )
+        entries = ({part.tag: part.text or "" for part in item} for item in root.iterfind(contents))
+        objects = [
+            {"Key": said[name], "LastModified": moment(said[modified]), "ETag": said[etag], "Size": int(said[size])}
+            for said in entries
+        ]
     except (ET.ParseError, KeyError, ValueError):
         return
     if objects:

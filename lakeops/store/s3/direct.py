@@ -269,10 +269,7 @@ class Direct:
     def head(self, key: str, name: str) -> StoredObject | None:
         """Describe an object, under its key."""
         found = self._get(name, {"head": True})
-        if found is None:
-            return None
-        meta, _, content_type = found
-        return stored(key, meta, content_type)
+        return None if found is None else stored(key, found[0], found[2])
 
     def write(self, name: str, body: bytes, attributes: dict[str, str], *, new: bool) -> str | None:
         """Write an object in one request, with ``new`` on the condition that there is none. Gives its ETag.
@@ -326,11 +323,8 @@ class Direct:
 
     def _client(self, name: str, patience: float | None = None) -> Client | None:
         """The client for an object's name, which waits so many seconds for an answer."""
-        if not is_plain(name):
-            return None
-        if self._failures >= _MOST_FAILURES and self._since_failure() < _REST_SECONDS:
-            return None
-        keys = self.keys()
+        resting = self._failures >= _MOST_FAILURES and self._since_failure() < _REST_SECONDS
+        keys = self.keys() if is_plain(name) and not resting else None
         if keys is None:
             return None
         patience = patience or PATIENCE

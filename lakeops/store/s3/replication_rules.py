@@ -34,6 +34,7 @@ def batch_job(wish: Replication, role: str, token: str) -> Document:
     found: Document = {"EligibleForReplication": True, "ObjectReplicationStatuses": ["NONE", "FAILED"]}
     if wish.prefix:
         found["KeyNameConstraint"] = {"MatchAnyPrefix": [wish.prefix]}
+    manifest = {"SourceBucket": bucket_arn(wish.source, role), "Filter": found, "EnableManifestOutput": False}
     return {
         "AccountId": account_of(role),
         "ConfirmationRequired": False,
@@ -43,13 +44,7 @@ def batch_job(wish: Replication, role: str, token: str) -> Document:
         "Description": f"lakeops: {wish.source}/{wish.prefix} to {wish.destination}"[:256],
         "Priority": 1,
         "RoleArn": role,
-        "ManifestGenerator": {
-            "S3JobManifestGenerator": {
-                "SourceBucket": bucket_arn(wish.source, role),
-                "Filter": found,
-                "EnableManifestOutput": False,
-            }
-        },
+        "ManifestGenerator": {"S3JobManifestGenerator": manifest},
     }
 
 
@@ -86,13 +81,11 @@ def control_client(region: str) -> Any:  # noqa: ANN401 - boto3 makes the class 
 
 Setting = Literal["versioning", "lifecycle", "replication"]
 
-_ABSENT = frozenset(
-    {
-        "ReplicationConfigurationNotFoundError",
-        "NoSuchLifecycleConfiguration",
-        "ServerSideEncryptionConfigurationNotFoundError",
-    }
-)
+_ABSENT = {
+    "ReplicationConfigurationNotFoundError",
+    "NoSuchLifecycleConfiguration",
+    "ServerSideEncryptionConfigurationNotFoundError",
+}
 _RIGHTS: dict[Setting, tuple[str, str]] = {
     "versioning": ("s3:GetBucketVersioning", "s3:PutBucketVersioning"),
     "lifecycle": ("s3:GetLifecycleConfiguration", "s3:PutLifecycleConfiguration"),
@@ -351,17 +344,10 @@ def merged_versioning(found: Document | None) -> Document:
 def role_policy(wish: Replication) -> Document:
     """The rights that the role needs, for replication and for starting it on what existed before."""
     source, destination = bucket_arn(wish.source, wish.role), bucket_arn(wish.destination, wish.role)
+    versions = ["s3:GetObjectVersionForReplication", "s3:GetObjectVersionAcl", "s3:GetObjectVersionTagging"]
     statements: list[Document] = [
         _allow(["s3:GetReplicationConfiguration", "s3:ListBucket", "s3:PutInventoryConfiguration"], source),
-        _allow(
-            [
-                "s3:GetObjectVersionForReplication",
-                "s3:GetObjectVersionAcl",
-                "s3:GetObjectVersionTagging",
-                "s3:InitiateReplication",
-            ],
-            f"{source}/{wish.prefix}*",
-        ),
+        _allow([*versions, "s3:InitiateReplication"], f"{source}/{wish.prefix}*"),
         _allow(["s3:ReplicateObject", "s3:ReplicateDelete", "s3:ReplicateTags"], f"{destination}/{wish.prefix}*"),
     ]
     if wish.replica_key:

@@ -6,7 +6,7 @@ S3 shows an object when all of it arrived. Listings are checked to come in byte 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -100,13 +100,7 @@ class S3Store(BucketStore):
                     self._require_bucket()
                 raise
         self._bucket_seen = True
-        return StoredObject(
-            key=key,
-            size_bytes=found["ContentLength"],
-            mtime=int(found["LastModified"].timestamp()),
-            etag=found["ETag"].strip('"'),
-            content_type=found.get("ContentType", ""),
-        )
+        return _described(key, found["ContentLength"], found)
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         return self._listing(listing_prefix(self.prefix, prefix), listing_prefix(self.prefix, after) if after else "")
@@ -207,13 +201,9 @@ class S3Store(BucketStore):
 
     def _listing(self, prefix: str, after: str, page_size: int | None = None) -> Iterator[StoredObject]:
         root, last = listing_prefix(self.prefix, ""), ""
-        asked, start = xml_part(prefix), xml_part(after)
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self.bucket,
-            Prefix=asked,
-            StartAfter=start,
-            PaginationConfig={"PageSize": page_size} if page_size else {},
-        )
+        asked, pages_of = xml_part(prefix), self._client.get_paginator("list_objects_v2").paginate
+        size: Any = {"PageSize": page_size} if page_size else {}
+        pages = pages_of(Bucket=self.bucket, Prefix=asked, StartAfter=xml_part(after), PaginationConfig=size)
         with self._translated(""):
             for item in (item for page in pages for item in page.get("Contents", ())):
                 name = item["Key"]
@@ -222,12 +212,7 @@ class S3Store(BucketStore):
                     raise StoreError(f"bucket {self.bucket!r} does not list names in byte order; use another server")
                 last = name
                 if name > after and name.startswith(prefix) and name != root:
-                    yield StoredObject(
-                        key=name.removeprefix(root),
-                        size_bytes=item["Size"],
-                        mtime=int(item["LastModified"].timestamp()),
-                        etag=item["ETag"].strip('"'),
-                    )
+                    yield _described(name.removeprefix(root), item["Size"], item)
 
     def _delete_batch(self, names: dict[str, str]) -> Iterator[DeleteFailure]:
         """Delete objects, given as name to key: in one request but for names that XML cannot spell."""
@@ -260,6 +245,12 @@ class S3Store(BucketStore):
         except ClientError as error:
             return status_of(error) != 404
         return True
+
+
+def _described(key: str, size: int, told: Mapping[str, Any]) -> StoredObject:
+    """An object as botocore describes it."""
+    modified, etag = int(told["LastModified"].timestamp()), told["ETag"].strip('"')
+    return StoredObject(key, size, modified, etag, told.get("ContentType", ""))
 
 
 def _body(answer: GetObjectOutputTypeDef, start: int, length: int | None) -> bytes:

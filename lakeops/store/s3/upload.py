@@ -332,8 +332,7 @@ class ServerCopy:
             if sizes:
                 etag = self._in_parts(sizes)
             else:
-                answer = self.client.copy_object(**self.target, CopySource=self._from, **self._unchanged)
-                etag = answer["CopyObjectResult"]["ETag"]
+                etag = self.client.copy_object(**self.target, **self._original)["CopyObjectResult"]["ETag"]
         except ClientError as error:
             if status_of(error) == 412:
                 raise self._replaced() from None
@@ -349,14 +348,8 @@ class ServerCopy:
 
         def copy(span: tuple[int, tuple[int, int]]) -> Any:  # noqa: ANN401 - botocore's
             number, (start, end) = span
-            answer = self.client.upload_part_copy(
-                **self.target,
-                UploadId=upload,
-                PartNumber=number,
-                CopySource=self._from,
-                CopySourceRange=f"bytes={start}-{end - 1}",
-                **self._unchanged,
-            )
+            part: dict[str, Any] = {"PartNumber": number, "CopySourceRange": f"bytes={start}-{end - 1}"}
+            answer = self.client.upload_part_copy(**self.target, **self._original, **part, UploadId=upload)
             return {"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]}
 
         with _multipart_upload(self.client, self.target, **kept) as upload:
@@ -383,9 +376,7 @@ class ServerCopy:
         return Transient(f"{self.where}: its original was replaced while it was copied; copy it again")
 
     @property
-    def _from(self) -> Any:  # noqa: ANN401 - botocore quotes it
-        return dict(self.source)
-
-    @property
-    def _unchanged(self) -> dict[str, Any]:
-        return {"CopySourceIfMatch": f'"{self.item.etag}"'} if self.item.etag else {}
+    def _original(self) -> dict[str, Any]:
+        """The parameters that say what is copied, and that it is to be unchanged. botocore quotes the name."""
+        unchanged = {"CopySourceIfMatch": f'"{self.item.etag}"'} if self.item.etag else {}
+        return {"CopySource": dict(self.source), **unchanged}
