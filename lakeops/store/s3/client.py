@@ -120,16 +120,36 @@ def _name_requester(request: Any, **_: Any) -> None:  # noqa: ANN401 - botocore'
 
 _MISSING = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion"})
 _DENIED = frozenset({"AccessDenied", "AllAccessDisabled", "AccountProblem", "403", "Forbidden"})
-_CREDENTIALS = {
-    *("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity", "NotSignedUp"),
-    *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired", "InvalidClientTokenId"),
-}
+_CREDENTIALS = frozenset(
+    {
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidToken",
+        "TokenRefreshRequired",
+        "InvalidSecurity",
+        "NotSignedUp",
+        "InvalidClientTokenId",
+    }
+)
 _REGION = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"})
-_PASSING = {
-    *("InternalError", "ServiceUnavailable", "RequestTimeout", "XMinioServerNotInitialized"),
-    *("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"),
-    *("BandwidthLimitExceeded", "OperationAborted", "ConditionalRequestConflict"),
-}
+_PASSING = frozenset(
+    {
+        "InternalError",
+        "SlowDown",
+        "ServiceUnavailable",
+        "RequestTimeout",
+        "Throttling",
+        "ThrottlingException",
+        "RequestLimitExceeded",
+        "TooManyRequests",
+        "OperationAborted",
+        "ConditionalRequestConflict",
+        "BandwidthLimitExceeded",
+        "XMinioServerNotInitialized",
+    }
+)
 _NO_CREDENTIALS = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
