@@ -33,8 +33,20 @@ from lakeops.airflow.dags.admin import (
 )
 from lakeops.airflow.dags.upkeep import create_mirror_dag, fsck_dag, gc_dag, mirror_dag
 
-__all__ = ["admin_dags", "branch_dag", "create_mirror_dag", "fsck_dag", "gc_dag", "import_dag", "merge_dag"]
-__all__ += ["mirror_dag", "reset_dag", "revert_dag", "sweep_dag", "tag_dag"]
+__all__ = [
+    "admin_dags",
+    "branch_dag",
+    "create_mirror_dag",
+    "fsck_dag",
+    "gc_dag",
+    "import_dag",
+    "merge_dag",
+    "mirror_dag",
+    "reset_dag",
+    "revert_dag",
+    "sweep_dag",
+    "tag_dag",
+]
 __all__ += [f"lakeops_{name.removesuffix('_dag')}" for name in __all__ if name.endswith("_dag")]
 
 

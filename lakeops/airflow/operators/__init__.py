@@ -45,12 +45,39 @@ from lakeops.airflow.operators.upkeep import (
 )
 from lakeops.airflow.task import LakeopsOperator, TaskKilled, failing_at_once
 
-__all__ = ["FailOn", "LakeopsCherryPickOperator", "LakeopsCommitOperator", "LakeopsCreateBranchOperator"]
-__all__ += ["LakeopsCreateMirrorOperator", "LakeopsCreateRepositoryOperator", "LakeopsCreateTagOperator"]
-__all__ += ["LakeopsDeleteBranchOperator", "LakeopsDeleteObjectsOperator", "LakeopsDeleteRepositoryOperator"]
-__all__ += ["LakeopsDeleteTagOperator", "LakeopsDiffOperator", "LakeopsExpireRefsOperator", "LakeopsFsckOperator"]
-__all__ += ["LakeopsGcMarkOperator", "LakeopsGcSweepOperator", "LakeopsImportOperator", "LakeopsMergeOperator"]
-__all__ += ["LakeopsMirrorDiscoverOperator", "LakeopsMirrorPromoteOperator", "LakeopsMoveBranchOperator"]
-__all__ += ["LakeopsMoveTagOperator", "LakeopsOperator", "LakeopsProtectBranchOperator", "LakeopsPublishOperator"]
-__all__ += ["LakeopsResetBranchOperator", "LakeopsRevertOperator", "LakeopsSqlCheckOperator", "LakeopsUploadOperator"]
-__all__ += ["OnEmpty", "OnEmptyCommit", "OnNewer", "TaskKilled", "failing_at_once"]
+__all__ = [
+    "FailOn",
+    "LakeopsCherryPickOperator",
+    "LakeopsCommitOperator",
+    "LakeopsCreateBranchOperator",
+    "LakeopsCreateMirrorOperator",
+    "LakeopsCreateRepositoryOperator",
+    "LakeopsCreateTagOperator",
+    "LakeopsDeleteBranchOperator",
+    "LakeopsDeleteObjectsOperator",
+    "LakeopsDeleteRepositoryOperator",
+    "LakeopsDeleteTagOperator",
+    "LakeopsDiffOperator",
+    "LakeopsExpireRefsOperator",
+    "LakeopsFsckOperator",
+    "LakeopsGcMarkOperator",
+    "LakeopsGcSweepOperator",
+    "LakeopsImportOperator",
+    "LakeopsMergeOperator",
+    "LakeopsMirrorDiscoverOperator",
+    "LakeopsMirrorPromoteOperator",
+    "LakeopsMoveBranchOperator",
+    "LakeopsMoveTagOperator",
+    "LakeopsOperator",
+    "LakeopsProtectBranchOperator",
+    "LakeopsPublishOperator",
+    "LakeopsResetBranchOperator",
+    "LakeopsRevertOperator",
+    "LakeopsSqlCheckOperator",
+    "LakeopsUploadOperator",
+    "OnEmpty",
+    "OnEmptyCommit",
+    "OnNewer",
+    "TaskKilled",
+    "failing_at_once",
+]
