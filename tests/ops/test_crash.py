@@ -32,13 +32,16 @@ def scene(request):
     return request.param
 
 
-@pytest.fixture(scope="module")
-def rewind(scene, tmp_path_factory):
-    """Puts a home back to where the scene begins."""
-    home = tmp_path_factory.mktemp("scene") / "home"
+def begin(scene, home):
+    """A home in which the scene may begin, to be put back to that."""
     with Lake.open(settings=settings_at(home), clock=ManualClock()) as lake:
         make(lake, scene)
     return Rewinding(home)
+
+
+@pytest.fixture(scope="module")
+def rewind(scene, tmp_path_factory):
+    return begin(scene, tmp_path_factory.mktemp("scene") / "home")
 
 
 def effects_of(scene, home):
@@ -64,8 +67,10 @@ def test_killed_at_every_effect_and_run_again(scene, rewind, step):
 
 
 @pytest.mark.usefixtures("only_leaves")
-@pytest.mark.parametrize("scene", [SCENES[name] for name in FEW], ids=FEW)
-def test_killed_where_metaranges_have_leaves_and_run_again(scene, rewind):
+@pytest.mark.parametrize("name", FEW)
+def test_killed_where_metaranges_have_leaves_and_run_again(name, tmp_path):
+    scene = SCENES[name]
+    rewind = begin(scene, tmp_path / "home")
     for effect in range(effects_of(scene, rewind()), 0, -2):
         kill(scene, rewind, effect, "after")
 
