@@ -37,12 +37,8 @@ def repo(tmp_path: Path) -> Iterator[Repository]:
 
 
 @pytest.fixture
-def fs(repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LakeopsFileSystem]:
-    opened: dict[Settings, Lake] = {}
-    monkeypatch.setattr(LakeopsFileSystem, "_opened", opened)
-    yield LakeopsFileSystem(home=str(tmp_path / "home"))
-    for lake in opened.values():
-        lake.close()
+def fs(repo: Repository, tmp_path: Path) -> LakeopsFileSystem:
+    return LakeopsFileSystem(home=str(tmp_path / "home"))
 
 
 def test_the_other_scheme_opens_the_same(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path) -> None:
