@@ -14,6 +14,7 @@ from lakeops import Lake, Settings, Split
 from lakeops.engine.base import Engine, LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.model.errors import NotAllReplicated
+from lakeops.model.records import Credentials
 from lakeops.ops import listed
 from lakeops.ops.fsck.ranges import Uses, check_ranges
 from lakeops.ops.mirror import copying
@@ -176,6 +177,8 @@ def test_a_bucket_is_listed_in_parts_and_imported_alike(spark, endpoint_of, buck
     with ExitStack() as opened:
         for engine in (LocalEngine(2), spark):
             settings = Settings.load(home=tmp_path / engine.name, fsync=False, s3_endpoint_url=endpoint)
+            # Workers that Spark started for an earlier test have the environment of then.
+            settings = settings.with_credentials(Credentials("test-access-key", "test-secret-key"))
             lake = opened.enter_context(Lake.open(settings=settings))
             lake._engine = engine
             mains.append(lake.create_repository("repo", split=Split(2, 4, 8)).branch("main"))
