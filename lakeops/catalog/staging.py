@@ -352,8 +352,8 @@ class Staging(CatalogPart):
     ) -> datetime:
         """Record that objects are being written below ``address``. Returns when, for ``started``.
 
-        ``begun`` is when the first of them was written, where that was before. Raises ``AttemptExpired`` where that is
-        not behind the GC watermark: nothing of it could be linked.
+        ``begun`` is when the first of them was written, if that was earlier. Raises ``AttemptExpired`` when that time,
+        or the clock, is behind the GC watermark: nothing that began then could be linked.
         """
         here = UPLOAD.c.repository_id == repository_id
         repository = guards.lock_repository(conn, repository_id)
