@@ -4,6 +4,7 @@
 
     PYTHONPATH=.:tests python -m bench.tables
     PYTHONPATH=.:tests python -m bench.tables --scan     Spark reads 1,000 data files of a table on this machine's disk
+    PYTHONPATH=.:tests python -m bench.tables --rebase   a merge rebases 50 tables that both sides appended to
 
 Both catalogs keep their rows in SQLite on this machine. pyiceberg writes the same files to the same bucket (see
 ``bench.far`` for the server and its relay). An append loads the table and appends one row. The chain is the longest row
@@ -20,7 +21,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,6 +35,7 @@ from bench.relay import Relay, longest_chain
 from bench.run import machine
 from lakeops import Lake, Settings
 from lakeops.gateway.app import serving
+from lakeops.iceberg import RefCatalog
 
 ROW = pa.table({"id": pa.array([1], pa.int64())})
 
@@ -98,13 +100,44 @@ def scan(repeats: int) -> None:
     print(f"{machine()}: by name {name * 1000:.0f} ms, by path {path * 1000:.0f} ms, {name / path:.2f}x", flush=True)
 
 
+def rebase(tables: int = 50) -> None:
+    """Print how long a merge takes that rebases tables on this machine's disk. Both branches appended a row to each."""
+    with (
+        tempfile.TemporaryDirectory(prefix="lakeops-tables-") as home,
+        Lake.open(settings=Settings.load(home=home, fsync=False)) as lake,
+    ):
+        repository = lake.create_repository("shop")
+        names = [f"web.sales{number}" for number in range(tables)]
+
+        def opened(branch: str) -> Catalog:
+            return RefCatalog(branch, warehouse=f"lakefs://shop/{branch}/lake", **{"lakeops.home": home})
+
+        opened("main").create_namespace("web")
+        for name in names:
+            opened("main").create_table(name, ROW.schema).append(ROW)
+        repository.branch("main").commit("tables")
+        repository.create_branch("dev", "main")
+        for branch in ("main", "dev"):
+            for name in names:
+                opened(branch).load_table(name).append(ROW)
+            repository.branch(branch).commit("appended")
+        begun, cpu = perf_counter(), process_time()
+        repository.merge("dev", "main", tables="rebase")
+        wall, cpu = perf_counter() - begun, process_time() - cpu
+        assert all(opened("main").load_table(name).scan().to_arrow().num_rows == 3 for name in names)
+    print(f"{machine()}: {tables} tables rebased in {wall:.2f} s, {cpu:.2f} s of CPU", flush=True)
+
+
 def main() -> None:
-    """Measure appends, or scans."""
+    """Measure appends, scans, or a merge that rebases."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--scan", action="store_true")
+    parser.add_argument("--rebase", action="store_true")
     given = parser.parse_args()
-    if given.scan:
+    if given.rebase:
+        rebase()
+    elif given.scan:
         scan(given.repeats)
     else:
         append(given.repeats)
