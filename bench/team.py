@@ -47,14 +47,18 @@ SHARE = 5
 CONNECTIONS = 20
 """Connections that PgBouncer keeps to the server."""
 VERBS = ("put", "commit", "merge")
+PLACES = ("its own repository", "the hot branch", "a process's first")
+"""Where a call goes. The first task of a process connects and loads code, so it is counted apart."""
 DATA = bytes(1024)
+LATER = ("lakeops.engine.choose", "lakeops.store.local", "numpy.ma", "pyarrow.csv", "sqlalchemy.dialects.postgresql")
+"""What the first commit of a process imports."""
 
 
 @dataclass
 class Found:
-    """What a process measured: seconds of each call by verb and whether the branch was hot, and errors."""
+    """What a process measured: seconds of each call by verb and where, and errors."""
 
-    took: dict[tuple[str, bool], list[float]] = field(default_factory=lambda: defaultdict(list))
+    took: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     errors: Counter[str] = field(default_factory=Counter)
 
 
@@ -77,7 +81,7 @@ def work(opened: Callable[[], Any], repositories: int, until: float, pause: floa
                 except (LakeopsError, RuntimeError) as error:
                     found.errors[re.sub(r"[0-9a-f]{8,}|\d+", "N", str(error))[:120]] += 1
                     break
-                found.took[verb, hot].append(time.perf_counter() - begun)
+                found.took[verb, PLACES[hot if task else 2]].append(time.perf_counter() - begun)
             task += 1
             time.sleep(min(random.expovariate(1 / pause), max(0, until - time.time())) if pause else 0)
     return found
@@ -127,7 +131,7 @@ def run(given: argparse.Namespace, opened: Callable[[], Any]) -> Found:
     """All processes at once. They are forks of one that has imported everything, as Airflow's are."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["lakeops.ops.put", "lakeops.ops.commit", "lakeops.ops.merge", "lakeops.catalog.postgres"]
+        ["lakeops.ops.put", "lakeops.ops.commit", "lakeops.ops.merge", "lakeops.catalog.postgres", *LATER]
     )
     with context.Pool(given.processes) as pool:
         pool.map(_started, range(given.processes), chunksize=1)
@@ -146,10 +150,11 @@ def _started(_: int) -> None:
 
 def rows(name: str, found: Found, seconds: float) -> Iterator[str]:
     """The table's rows of one side."""
-    for (verb, hot), took in sorted(found.took.items(), key=lambda one: (one[0][1], VERBS.index(one[0][0]))):
+    for (verb, where), took in sorted(
+        found.took.items(), key=lambda one: (PLACES.index(one[0][1]), VERBS.index(one[0][0]))
+    ):
         took.sort()
         p50, p99 = (took[min(int(len(took) * share), len(took) - 1)] for share in (0.5, 0.99))
-        where = "the hot branch" if hot else "its own repository"
         times = " | ".join(f"{1000 * value:,.0f}" for value in (p50, p99, took[-1]))
         yield f"| {name} | {verb}, {where} | {len(took):,} | {len(took) / seconds:.1f} | {times} |"
     for error, count in found.errors.most_common(5):
