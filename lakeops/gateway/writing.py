@@ -397,16 +397,13 @@ class MultipartUpload:
 
 
 def _create_bucket(lake: Lake, asked: S3Request) -> Response:
-    """Say that a repository is there, as clients ask before they upload. Raises ``Refused`` for any other wish."""
+    """Say that a repository is there, as clients ask before they upload. Raises ``Refused`` always."""
     check_headers(asked.headers, ())
-    _check_body(asked)
     try:
         lake.repository(asked.bucket)
     except RepositoryNotFound:
         raise Refused(403, "AccessDenied", f"make it with lakeops repo create lakefs://{asked.bucket}") from None
-    if asked.body.read(1):
-        raise Refused(409, "BucketAlreadyOwnedByYou", f"repository {asked.bucket!r} exists; ask without a body")
-    return Response(headers={"location": f"/{asked.bucket}"})
+    raise Refused(409, "BucketAlreadyOwnedByYou", f"repository {asked.bucket!r} exists")
 
 
 def _keep_rights(repository: Repository, asked: S3Request) -> Response:
