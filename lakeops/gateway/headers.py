@@ -43,6 +43,7 @@ HEADERS: tuple[Header, ...] = (
     Header(("x-amz-copy-source-if-*match", "x-amz-copy-source-if-*modified-since"), "served by copies"),
     Header(("x-amz-checksum-*", "x-amz-sdk-checksum-algorithm"), "served: sums are compared, and given back"),
     Header(("x-amz-mp-object-size",), "served by CompleteMultipartUpload"),
+    Header(("x-amz-if-match-last-modified-time", "x-amz-if-match-size"), "served by DeleteObject"),
     Header(("x-amz-object-attributes", "x-amz-max-parts", "x-amz-part-number-marker"), "served"),
     _refused("403 AccessDenied", "x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner", harmless=[OWNER]),
     _refused("400 InvalidStorageClass", "x-amz-storage-class", harmless=["standard"]),
@@ -64,7 +65,9 @@ HEADERS: tuple[Header, ...] = (
 
 _CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
 SOURCE_CONDITIONS: tuple[str, ...] = tuple(f"x-amz-copy-source-{name}" for name in _CONDITIONS)
-_OF_SOME = {*_CONDITIONS, *SOURCE_CONDITIONS, "content-range", "x-amz-copy-source-range", "x-amz-mp-object-size"}
+DELETE_CONDITIONS: tuple[str, ...] = ("if-match", "x-amz-if-match-last-modified-time", "x-amz-if-match-size")
+_OF_SOME = {*_CONDITIONS, *SOURCE_CONDITIONS, *DELETE_CONDITIONS}
+_OF_SOME |= {"content-range", "x-amz-copy-source-range", "x-amz-mp-object-size"}
 """Headers of requests that write which some of them serve, and all others refuse."""
 
 

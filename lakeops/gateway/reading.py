@@ -267,10 +267,10 @@ def check_conditions(entry: Entry, asked: Mapping[str, str], before: str = "") -
     if match is not None:
         if not has_etag(match, entry):
             raise Refused(412, "PreconditionFailed", "the object is not the one of If-Match; it was replaced")
-    elif _is_later(entry, asked.get("if-unmodified-since")) is True:
+    elif (until := seconds_of(asked.get("if-unmodified-since"))) is not None and entry.mtime > until:
         raise Refused(412, "PreconditionFailed", "the object is newer than If-Unmodified-Since")
-    since = asked.get("if-modified-since")
-    if has_etag(unmatched, entry) if unmatched is not None else _is_later(entry, since) is False:
+    since = seconds_of(asked.get("if-modified-since"))
+    if has_etag(unmatched, entry) if unmatched is not None else since is not None and entry.mtime <= since:
         if before:
             raise Refused(412, "PreconditionFailed", "the source is not another object than the one that was named")
         raise Refused(304, "NotModified", "", {"etag": etag(entry)})
@@ -282,11 +282,12 @@ def has_etag(given: str, entry: Entry) -> bool:
     return "*" in listed or etag(entry).strip('"') in listed
 
 
-def _is_later(entry: Entry, date: str | None) -> bool | None:
+def seconds_of(date: str | None) -> int | None:
+    """Unix seconds of a header's date, which is in UTC if it names no zone. None for text that is no date."""
     try:
         given = parsedate_tz(date or "")
-        return None if given is None else entry.mtime > timegm(given[:9]) - (given[9] or 0)  # without a zone it is UTC
-    except (ValueError, OverflowError):  # no date
+        return None if given is None else timegm(given[:9]) - (given[9] or 0)
+    except (ValueError, OverflowError):
         return None
 
 

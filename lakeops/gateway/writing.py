@@ -48,7 +48,7 @@ from lakeops.gateway.answers import (
     timestamp,
 )
 from lakeops.gateway.chunks import STREAMING, TYPES, check_digest, digests_of, encoded
-from lakeops.gateway.headers import SOURCE_CONDITIONS, check_headers
+from lakeops.gateway.headers import DELETE_CONDITIONS, SOURCE_CONDITIONS, check_headers
 from lakeops.gateway.reading import (
     PAGE,
     PIECE,
@@ -60,6 +60,7 @@ from lakeops.gateway.reading import (
     number_of,
     page_of_parts,
     range_of,
+    seconds_of,
     unknown,
 )
 from lakeops.model.clock import Ids, retrying
@@ -92,6 +93,8 @@ LEAST_PART = 5 << 20
 """Bytes of each part but the last, as in S3."""
 _OF_SOURCE = "x-amz-copy-source-"
 _ALGORITHM, _TYPE = f"{CHECKSUM}algorithm", f"{CHECKSUM}type"
+_OF_ENTRY = ("ETag", "LastModifiedTime", "Size")
+"""The conditions of an entry of DeleteObjects."""
 _UPLOADS = {"uploads", "prefix", "max-uploads", "key-marker", "upload-id-marker", "encoding-type"}
 _KEEPING = [nest("Initiator", elements(ID=OWNER, DisplayName=OWNER)), OWNER_ELEMENT, *elements(StorageClass="STANDARD")]
 _PART = re.compile(r"[1-9][0-9]{0,4}")
@@ -135,13 +138,13 @@ class Writing:
             case "DELETE", "uploadId":
                 work = self._abort
             case ("DELETE",) if asked.key:
-                check_headers(asked.headers, ("if-match",))
-                _delete(repository, asked.key, asked.headers.get("if-match"))
+                check_headers(asked.headers, DELETE_CONDITIONS)
+                _delete(repository, asked.key, *map(asked.headers.get, DELETE_CONDITIONS))
                 return Response(status_code=204)
             case "POST", "delete":
                 work = _delete_many
             case "PUT", "acl":
-                raise Refused(400, "AccessControlListNotSupported", "rights are those of the gateway's keys")
+                work = _keep_rights
             case _:
                 raise unknown(named or [asked.method])
         check_headers(asked.headers, conditions)
@@ -403,6 +406,22 @@ def _create_bucket(lake: Lake, asked: S3Request) -> Response:
     raise Refused(409, "BucketAlreadyOwnedByYou", f"repository {asked.bucket!r} exists")
 
 
+def _keep_rights(repository: Repository, asked: S3Request) -> Response:
+    """Say that a bucket or an object has the rights that it has, all to its owner. Raises ``Refused`` for others.
+
+    The headers' table knows ``x-amz-acl``. s3cmd gives a copy the rights of its source, in a document.
+    """
+    if asked.body.read(1) or "x-amz-acl" not in asked.headers:
+        asked.body.seek(0)
+        leaves = [one for one in _parse_document(asked, "AccessControlPolicy").iter() if not len(one)]
+        told = [(one.tag.rpartition("}")[2], one.text) for one in leaves if not one.tag.endswith("DisplayName")]
+        if told != [("ID", OWNER), ("ID", OWNER), ("Permission", "FULL_CONTROL")]:
+            raise Refused(400, "AccessControlListNotSupported", "rights are those of the gateway's keys")
+    if asked.key:
+        find_object(repository, asked.key)
+    return Response()
+
+
 def _put(repository: Repository, asked: S3Request) -> Response:
     if asked.headers.keys().isdisjoint({"content-length", "transfer-encoding"}):
         raise Refused(411, "MissingContentLength", "the length of the body is not known; send Content-Length")
@@ -571,16 +590,18 @@ def _parse_document(asked: S3Request, name: str) -> ET.Element:
         raise Refused(400, "MalformedXML", "the body is not the XML that this request takes") from None
 
 
-def _delete(repository: Repository, key: str, match: str | None) -> None:
-    """Delete an object, if it is the one of an ETag. None there is no error, as in S3. Raises ``Refused``."""
+def _delete(repository: Repository, key: str, match: str | None, date: str | None, size: str | None) -> None:
+    """Delete an object, if it is there, under conditions (None for one that is not set). Raises ``Refused``."""
     if key.endswith("/") and key.count("/") == 1:
         return  # the folder that a branch is, which is there while the branch is
     branch, path = _branch_and_path(repository, key)
     seen = None
-    if match is not None and (seen := branch.find(path)) is None:
-        return
-    if match is not None and seen is not None and not has_etag(match, seen):
-        raise Refused(412, "PreconditionFailed", "the object is not the one of the condition; it was replaced")
+    if (match, date, size) != (None, None, None):
+        if (seen := branch.find(path)) is None:
+            return
+        told = match is None or has_etag(match, seen), date is None or seconds_of(date) == seen.mtime
+        if not all(told) or size not in {None, str(seen.size_bytes)}:
+            raise Refused(412, "PreconditionFailed", "the object is not the one of the condition; it was replaced")
     with suppress(ObjectNotFound):
         branch.delete(path, seen=seen)
 
@@ -596,9 +617,9 @@ def _delete_many(repository: Repository, asked: S3Request) -> Response:
         try:
             if one.findtext("{*}VersionId", "null") != "null":
                 raise Refused(501, "NotImplemented", "this gateway deletes no versions")
-            if not {child.tag.rpartition("}")[2] for child in one} <= {"Key", "VersionId", "ETag"}:
-                raise Refused(501, "NotImplemented", "this gateway knows no condition but ETag")
-            _delete(repository, key, one.findtext("{*}ETag"))
+            if not {child.tag.rpartition("}")[2] for child in one} <= {"Key", "VersionId", *_OF_ENTRY}:
+                raise Refused(501, "NotImplemented", f"this gateway knows no condition but {', '.join(_OF_ENTRY)}")
+            _delete(repository, key, *(one.findtext(f"{{*}}{name}") for name in _OF_ENTRY))
         except (LakeopsError, Refused) as error:
             refused = error if isinstance(error, Refused) else refusal(error)
             rows.append(nest("Error", elements(Key=key, Code=refused.code, Message=refused.message)))

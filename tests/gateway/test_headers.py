@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from botocore.exceptions import ClientError
 from support.served import KEYS, lake, s3_client, signed
 
 from lakeops import Lake, Repository
+from lakeops.gateway.answers import OWNER
 from lakeops.gateway.headers import BUCKET, HEADERS, OBJECT
 
 __all__ = ["lake"]
@@ -37,7 +39,7 @@ REFUSED = {
     "x-amz-website-redirect-location": ["/else"],
     "x-amz-write-offset-bytes": ["3"],
     "x-amz-mfa": ["1 2"],
-    "x-amz-if-match-size": ["3"],
+    "x-amz-if-unmodified-size": ["3"],
     "x-amz-not-known-yet": ["1"],
     "x-amz-copy-source-if-size": ["1"],
 }
@@ -128,6 +130,81 @@ def test_what_is_so_anyway_is_taken(repo: Repository, s3: Any, name: str) -> Non
     assert repo.ref("main").read("old") == b"new"
 
 
+@pytest.mark.parametrize("key", ["", "/main/old"])
+def test_rights_that_are_so_anyway_are_taken_and_others_refused(repo: Repository, s3: Any, key: str) -> None:
+    def put(path: str, right: str, body: bytes = b"") -> tuple[int, bool]:
+        status, text = signed(s3, "PUT", f"/{path}?acl", body, {"x-amz-acl": right})
+        return status, "AccessControlListNotSupported" in text
+
+    for right in HARMLESS["x-amz-acl"]:
+        assert put("shop" + key, right) == (200, False)
+        assert put("shop" + key, right, b"<X/>") == (400, False)
+    for right in REFUSED["x-amz-acl"]:
+        assert put("shop" + key, right) == (400, True)
+    assert put("shop/main/none", "private") == put("none" + key, "private") == (404, False)
+    assert not list(repo.branch("main").uncommitted())
+
+
+@pytest.mark.parametrize("key", ["", "/main/old"])
+def test_a_document_of_rights_is_taken_if_they_are_so(repo: Repository, s3: Any, key: str) -> None:
+    """s3cmd reads the rights of the source of a copy, and writes them to the copy."""
+    _, policy = signed(s3, "GET", f"/shop{key}?acl", b"")
+    assert signed(s3, "PUT", f"/shop{key}?acl", policy.encode()) == (200, "")
+    grant = policy[policy.index("<Grant>") : policy.index("</AccessControlList>")]
+    for other in (
+        policy.replace("FULL_CONTROL", "READ"),
+        policy.replace(f"<ID>{OWNER}</ID>", "<ID>other</ID>", 1),
+        policy.replace(grant, grant.replace(f"<ID>{OWNER}</ID>", "<ID>other</ID>")),
+        policy.replace(grant, grant.replace(f"<ID>{OWNER}</ID>", "<URI>http://acs.amazonaws.com/AllUsers</URI>")),
+        policy.replace(grant, grant * 2),
+        policy.replace(grant, ""),
+    ):
+        assert other != policy
+        status, text = signed(s3, "PUT", f"/shop{key}?acl", other.encode())
+        assert (status, "AccessControlListNotSupported" in text) == (400, True), other
+    assert not list(repo.branch("main").uncommitted())
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["DeleteObject", "DeleteObjects"])
+def test_a_deletion_under_conditions_deletes_the_object_that_meets_them_all(
+    repo: Repository, s3: Any, many: bool
+) -> None:
+    names = ["ETag", "LastModifiedTime", "Size"] if many else ["IfMatch", "IfMatchLastModifiedTime", "IfMatchSize"]
+
+    def delete(key: str, **told: Any) -> str:
+        if many:
+            answer = s3.delete_objects(Bucket="shop", Delete={"Objects": [{"Key": key, **told}]})
+            return answer["Errors"][0]["Code"] if "Errors" in answer else ""
+        try:
+            s3.delete_object(Bucket="shop", Key=key, **told)
+        except ClientError as failed:
+            assert failed.response["ResponseMetadata"]["HTTPStatusCode"] == 412
+            return failed.response["Error"]["Code"]
+        return ""
+
+    head = s3.head_object(Bucket="shop", Key="main/old")
+    so = dict(zip(names, (head["ETag"], head["LastModified"], 3), strict=True))
+    other = dict(zip(names, ("other", head["LastModified"] - timedelta(seconds=1), 4), strict=True))
+    for name in names:
+        for told in ({name: other[name]}, so | {name: other[name]}):
+            assert delete("main/old", **told) == "PreconditionFailed", told
+            assert delete("main/none", **told) == ""
+    assert repo.ref("main").read("old") == b"old"
+    for told in ({name: so[name]} for name in names):
+        assert delete("main/old", **told) == ""
+        assert repo.ref("main").find("old") is None
+        repo.branch("main").reset("old")
+    assert delete("main/old", **so) == ""
+    assert repo.ref("main").find("old") is None
+
+
+def test_a_condition_that_cannot_be_read_is_not_met(repo: Repository, s3: Any) -> None:
+    for name in ("x-amz-if-match-last-modified-time", "x-amz-if-match-size"):
+        for value in ("", "nonsense", "3.0", "-3"):
+            assert ask(s3, "delete_object", {name: value}) == (412, "PreconditionFailed")
+    assert repo.ref("main").read("old") == b"old"
+
+
 @pytest.fixture
 def upload(s3: Any) -> Iterator[dict[str, Any]]:
     """An upload with one part."""
@@ -167,6 +244,8 @@ SERVED_BY = {
     "x-amz-copy-source-if-modified-since": {"copy_object", "upload_part_copy"},
     "x-amz-copy-source-if-unmodified-since": {"copy_object", "upload_part_copy"},
     "x-amz-mp-object-size": {"complete_multipart_upload"},
+    "x-amz-if-match-last-modified-time": {"delete_object"},
+    "x-amz-if-match-size": {"delete_object"},
 }
 
 
@@ -257,7 +336,7 @@ def test_subresources_are_read_and_not_written(repo: Repository, s3: Any, place:
     for method, body in (("GET", b""), ("PUT", b"<X/>"), ("DELETE", b"")):
         status, text = signed(s3, method, f"/{place}?{name}", body)
         if (method, name) == ("PUT", "acl"):
-            assert (status, "<Code>AccessControlListNotSupported</Code>" in text) == (400, True)
+            assert (status, "<Code>MalformedXML</Code>" in text) == (400, True)
         elif method != "GET":
             assert (status, "NotImplemented" in text) == (501, True)
         elif isinstance(expected, str):

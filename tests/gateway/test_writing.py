@@ -227,7 +227,7 @@ def test_what_asks_for_something_else_than_the_object_leaves_the_object_as_it_is
     source = {"CopySource": "shop/main/other"}
     repo.branch("main").put("other", b"other")
     for work, wanted in (
-        (lambda: s3.put_object_acl(**old, ACL="private"), 400),
+        (lambda: s3.put_object_acl(**old, ACL="public-read"), 400),
         (lambda: s3.put_object_tagging(**old, Tagging={"TagSet": [{"Key": "k", "Value": "v"}]}), 501),
         (lambda: s3.put_object_retention(**old, Retention={"Mode": "GOVERNANCE"}), 501),
         (lambda: s3.put_object_legal_hold(**old, LegalHold={"Status": "ON"}), 501),
@@ -668,7 +668,13 @@ def test_metadata_that_is_not_ascii_is_written_and_read_alike(repo: Repository, 
         assert s3.head_object(Bucket="shop", Key="main/z")["Metadata"] == {"who": plain}
 
 
-def test_a_repository_that_exists_is_said_to(s3: Any) -> None:
+def test_a_repository_that_exists_is_said_to(repo: Repository, s3: Any) -> None:
     assert code(lambda: s3.create_bucket(Bucket="shop")) == (409, "BucketAlreadyOwnedByYou")
     assert code(lambda: s3.create_bucket(Bucket="new")) == (403, "AccessDenied")
+    elsewhere: Any = {"LocationConstraint": "eu-west-1"}
+    for name, wanted in (("shop", (409, "BucketAlreadyOwnedByYou")), ("new", (403, "AccessDenied"))):
+        assert code(lambda name=name: s3.create_bucket(Bucket=name, CreateBucketConfiguration=elsewhere)) == wanted
+        assert code(lambda name=name: s3.create_bucket(Bucket=name, ACL="public-read"))[0] == 400
+        assert code(lambda name=name: s3.create_bucket(Bucket=name, ObjectLockEnabledForBucket=True))[0] == 501
+    assert [one.path for one in repo.ref("main").list()] == ["old"]
     assert code(lambda: s3.delete_bucket(Bucket="shop"))[0] == 501
