@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, wraps
-from itertools import chain, dropwhile, islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -21,7 +21,7 @@ import typer
 from lakeops.cli.options import After, Amount, Json, Prefix, Progress, Transfer, Yes, ref_in
 from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.model.clock import stopwatch
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, NotFound
 from lakeops.model.formatting import human_size, span
 from lakeops.model.names import LakeUri
 from lakeops.model.records import Progress as Report  # the options have a Progress, too
@@ -277,10 +277,16 @@ class Session(Printer, ExitStack):
         named_by: Callable[[Any], Any] = attrgetter(name) if isinstance(name, str) else name
         named: Iterator[tuple[str, T]] = ((str(named_by(record)), record) for record in records)
         if self.after and newest_first:
-            named = islice(dropwhile(lambda one: one[0] != self.after, named), 1, None)
+            named = self._following(named)
         elif self.after:
             named = (one for one in named if one[0] > self.after)
         return islice((record for key, record in named if key.startswith(self.prefix)), self.amount)
+
+    def _following(self, named: Iterator[tuple[str, T]]) -> Iterator[tuple[str, T]]:
+        """Yield what follows ``--after``, which is an item of this list. Raises ``NotFound``."""
+        if all(name != self.after for name, _ in named):
+            raise NotFound(f"--after {self.after!r} is not in this list; give the whole id, number or name of a record")
+        yield from named
 
     def awaited(self, label: str, records: Iterable[T], *, long: bool = True) -> Iterator[T]:
         """Yield the records, and show progress until the first one is there, where that takes ``long``."""
