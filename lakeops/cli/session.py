@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from uvicorn import Server
 
-    from lakeops.lake import Branch, Lake, Mirror, Ref, Repository
+    from lakeops.lake import Branch, Lake, Ref, Repository
+    from lakeops.lake.mirror import Mirror
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -277,16 +278,11 @@ class Session(Printer, ExitStack):
         named_by: Callable[[Any], Any] = attrgetter(name) if isinstance(name, str) else name
         named: Iterator[tuple[str, T]] = ((str(named_by(record)), record) for record in records)
         if self.after and newest_first:
-            named = self._following(named)
+            if all(name != self.after for name, _ in named):
+                raise NotFound(f"--after {self.after!r} is not in this list; give a whole id, number or name")
         elif self.after:
             named = (one for one in named if one[0] > self.after)
         return islice((record for key, record in named if key.startswith(self.prefix)), self.amount)
-
-    def _following(self, named: Iterator[tuple[str, T]]) -> Iterator[tuple[str, T]]:
-        """Yield what follows ``--after``, which is an item of this list. Raises ``NotFound``."""
-        if all(name != self.after for name, _ in named):
-            raise NotFound(f"--after {self.after!r} is not in this list; give the whole id, number or name of a record")
-        yield from named
 
     def awaited(self, label: str, records: Iterable[T], *, long: bool = True) -> Iterator[T]:
         """Yield the records, and show progress until the first one is there, where that takes ``long``."""

@@ -359,7 +359,7 @@ def naming_the_ref(ctx: Context, expression: str | RefExpression) -> Iterator[No
         with suppress(RefNotFound):
             if name.endswith("$"):
                 branch = refs.branch(repository, name[:-1]).id
-                advice = f": {name!r} is branch {branch!r} with its uncommitted changes, for reading; write {branch!r}"
+                advice = f": {name!r} is {branch!r} with its uncommitted changes, which are only read; write {branch!r}"
             elif wanted == "tag":
                 advice = f": {refs.branch(repository, name).id!r} is a branch"
             else:

@@ -523,7 +523,7 @@ def test_uncommitted_changes_where_a_commit_or_a_branch_is_meant(run, rich, name
     error = run.error(*name.split(), *COMMITS_ALONE[name])
     assert error["exit_code"] == 4
     assert str(error["message"]).endswith(
-        ": 'dev$' is branch 'dev' with its uncommitted changes, for reading; write 'dev'"
+        ": 'dev$' is 'dev' with its uncommitted changes, which are only read; write 'dev'"
     )
 
 
