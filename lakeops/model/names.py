@@ -2,7 +2,7 @@
 
 Branch and tag names follow ``git check-ref-format --branch``, but ``/`` is refused and ``:`` is allowed. Every name can
 be written in a URI and in a ref expression, and means only itself there. So no name ends with ``@``, none looks like a
-full commit id or has a percent-encoded character, and white space and control characters are refused in all of Unicode.
+full commit id, and white space and control characters are refused in all of Unicode.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 _REFUSED = re.compile(r"(?P<part>/)|(?P<step>[~^])|(?P<glob>[?*\[\\])|(?P<space>\s)|(?P<control>[\x00-\x1f\x7f-\x9f])")
 _MISPLACED = re.compile(
     r"(?P<head>\A(?:@|HEAD)\Z)|(?P<start>\A[-.])|(?P<inside>\.\.|@\{)|(?P<end>(?:\.|\.lock)\Z)|(?P<at>@\Z)"
-    rf"|(?P<id>\A{COMMIT_ID.pattern}\Z)|(?P<code>%[0-9a-fA-F]{{2}})"
+    rf"|(?P<id>\A{COMMIT_ID.pattern}\Z)"
 )
 _RULES = {
     "part": "has {0} at character {1}, which separates the parts of a URI",
-    "code": "has {0} at character {1}, which stands for another character in URIs",
     "step": "has {0} at character {1}, which leads to an ancestor in a ref expression",
     "glob": "has {0} at character {1}, which Git refuses",
     "space": "has white space, {0} at character {1}",

@@ -350,7 +350,7 @@ def test_an_asset_that_is_no_branch_is_refused_when_the_dag_is_read(written, mes
 
 
 def test_a_branch_asset_keeps_its_uri():
-    for branch in ("main", "a#b", "a%b", "dev:joe-bugfix-1234"):
+    for branch in ("main", "a#b", "a%20b", "dev:joe-bugfix-1234"):
         asset = branch_asset("flights", branch)
         assert asset.uri == asset.name
     assert create_asset(repo="flights", branch="a#b", path="x?").uri == "lakefs://flights/a%23b/x%3F"

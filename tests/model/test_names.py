@@ -28,9 +28,9 @@ from lakeops.model.names import (
 )
 
 VALID = [
-    "main", "staging", "v2.3", "dev:joe-bugfix-1234", "dev:jane-before-v2.3-merge", "a", "1", "feature_x", "a@b",
-    "@a", "a{b}", "x-", "a.b.c", "lock", "a.lock.b", "head", "HEADS", "master", "日本", "naïve", "🦆", "a$b", "a%b",
-    "50%", "a#b", "a'b", 'a"b', "a;drop-table", "deadbeef", "0" * 63, "g" * 64, "x" * 255, "é" * 127,
+    "main", "staging", "v2.3", "dev:joe-bugfix-1234", "dev:jane-before-v2.3-merge", "a", "1", "feature_x", "a@b", "@a",
+    "a{b}", "x-", "a.b.c", "lock", "a.lock.b", "head", "HEADS", "master", "日本", "naïve", "🦆", "a$b", "a%2Fb", "a#b",
+    "a'b", 'a"b', "a;drop-table", "deadbeef", "0" * 63, "g" * 64, "x" * 255, "é" * 127,
 ]  # fmt: skip
 
 INVALID = {
@@ -42,7 +42,6 @@ INVALID = {
     "a\x00": "NUL at character 2", "\x01": "control character", "a\x7f": "control character",
     "a\x9bb": "control character", "a~b": "'~' at character 2", "a~": "'~'", "a^": "'^'", "^a": "'^'", "a?": "'?'",
     "a*b": "'*'", "[a": "'['", "a\\b": r"'\\'", "a/b": "'/' at character 2", "/a": "'/'", "a/": "'/'",
-    "a%2Fb": "'%2F' at character 2", "%20": "'%20' at character 1", "a%2fb": "'%2f' at character 2",
     "refs/heads/a": "'/'", "main@": "ends with '@'", "@@": "ends with '@'", "0" * 64: "looks like a commit id",
     "AB" * 32: "looks like a commit id", "a\ud800": "half of a character", "x" * 256: "256 bytes",
     "é" * 128: "256 bytes", "x" * 1_000_000: "1000000 bytes",
@@ -109,7 +108,7 @@ def ours_alone(name):
         name.endswith("@")
         or bool(re.fullmatch(r"[0-9a-fA-F]{64}", name))
         or len(name.encode()) > MAX_NAME_BYTES
-        or bool(re.search(r"[\s\x80-\x9f]|%[0-9a-fA-F]{2}", name))
+        or bool(re.search(r"[\s\x80-\x9f]", name))
     )
 
 
