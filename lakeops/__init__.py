@@ -40,7 +40,8 @@ from lakeops.version import __version__
 choose_pool()
 
 if TYPE_CHECKING:
-    from lakeops.lake import Branch, Lake, Mirror, Ref, Repository
+    from lakeops.lake import Branch, Lake, Ref, Repository
+    from lakeops.lake.mirror import Mirror
     from lakeops.settings import Settings
 
 __all__ = ["Branch", "Change", "ChangeType", "Commit", "CommonPrefix", "Entry", "Hook", "HookEvent", "Lake"]
@@ -48,7 +49,8 @@ __all__ += ["MergeResult", "Mirror", "Ref", "Repository", "Settings", "Split", "
 __all__ += ["Written", "__version__"]
 __all__ += _errors.__all__
 
-_LATE = dict.fromkeys(("Branch", "Lake", "Mirror", "Ref", "Repository"), "lakeops.lake")
+_LATE = dict.fromkeys(("Branch", "Lake", "Ref", "Repository"), "lakeops.lake")
+_LATE["Mirror"] = "lakeops.lake.mirror"
 _LATE["Settings"] = "lakeops.settings"
 
 

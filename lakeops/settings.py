@@ -23,16 +23,9 @@ from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 
 from lakeops.model.errors import InvalidInput, LakeopsError, NotFound
 from lakeops.model.names import DEFAULT_CONN_ID
@@ -71,12 +64,10 @@ def _cache_home() -> Path:
         return Path(tempfile.gettempdir()) / f"lakeops-{os.geteuid()}"
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """The settings of a lake. Environment variables have these names with ``LAKEOPS_`` in front."""
 
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True
-    )
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", frozen=True, validate_default=True)
 
     home: Path = Field(default=Path("~/.lakeops"), description="The embedded default's directory.")
     database_url: SecretStr | None = Field(default=None, description="The catalog; SQLite under home when unset.")
@@ -94,7 +85,7 @@ class Settings(BaseSettings):
         default=4096, ge=0, description="Disk for metadata of S3 stores, in MiB, for all processes; 0 for none."
     )
     disk_cache: Path = Field(default_factory=_cache_home, description="Where that metadata is kept.")
-    external_prefixes: Annotated[tuple[str, ...] | None, NoDecode] = Field(
+    external_prefixes: tuple[str, ...] | None = Field(
         default=None, description="Where objects outside the namespaces may lie; anywhere when unset."
     )
     publish_minutes: float = Field(
@@ -124,25 +115,16 @@ class Settings(BaseSettings):
         return folder.expanduser().absolute()
 
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The sources of settings, the strongest first: arguments, the environment, files."""
-        return (init_settings, env_settings, *(_TomlFile(settings_cls, file, _table(file)) for file in _files()))
-
-    @classmethod
     def load(cls, **given: Any) -> Settings:  # noqa: ANN401 - whatever the fields take
         """Settings from ``given`` (None means not given), the environment and files.
 
         Raises ``InvalidInput`` (``invalid_settings``), which names the setting, and never a secret's value.
         """
         try:
-            return cls(**{name: value for name, value in given.items() if value is not None})
+            found = {name: value for name, value in given.items() if value is not None}
+            for _, values in sources():
+                found = {**values, **found}
+            return cls(**found)
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"])
@@ -244,6 +226,20 @@ def _default_connection() -> str | None:
     return DEFAULT_CONN_ID if in_airflow else None
 
 
+def sources() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the sources of settings with what they set, the strongest first: ``ENVIRONMENT``, then paths of files.
+
+    An empty variable is not set. Raises ``InvalidInput``.
+    """
+    known = {PREFIX + name.upper(): name for name in Settings.model_fields}
+    yield ENVIRONMENT, {known[one.upper()]: text for one, text in os.environ.items() if text and one.upper() in known}
+    for file in _files():
+        found: Any = parsed(file)
+        for key in TABLE if file.name == PROJECT_FILE else ():
+            found = found.get(key, {})
+        yield str(file), found
+
+
 def strange_variables() -> Iterator[tuple[str, str]]:
     """List environment variables that look like settings and are none, with ``ENVIRONMENT``."""
     known = {*_OTHERS, *(PREFIX + field.upper() for field in Settings.model_fields)}
@@ -261,12 +257,9 @@ def advice(stranger: str, place: str) -> str:
 
 def strange_keys() -> Iterator[tuple[str, str]]:
     """List keys of settings files that are no settings, with their file. Raises ``InvalidInput``."""
-    for file in _files():
-        found: Any = parsed(file)
-        for key in _table(file):
-            found = found.get(key, {})
+    for place, found in sources():
         for name in sorted({*found} - {*Settings.model_fields}):
-            yield name, str(file)
+            yield name, place
 
 
 def _files() -> Iterator[Path]:
@@ -290,13 +283,6 @@ def _files() -> Iterator[Path]:
             yield own
 
 
-class _TomlFile(TomlConfigSettingsSource):
-    """A settings file as a source of settings. One that is not TOML is an error that says where."""
-
-    def _read_file(self, file_path: Any) -> dict[str, Any]:  # noqa: ANN401 - pydantic's own type
-        return parsed(file_path)
-
-
 def parsed(file: Path) -> dict[str, Any]:
     """Parse a settings file. The error gives a line and column, and none of the text, which may hold a password."""
     try:
@@ -306,10 +292,6 @@ def parsed(file: Path) -> dict[str, Any]:
     except ValueError as error:
         place = re.search(r"at (line \d+, column \d+|end of document)", str(error))
         raise unusable(f"settings file {str(file)!r} is not TOML{f', {place[0]}' if place else ''}") from None
-
-
-def _table(file: Path) -> tuple[str, ...]:
-    return TABLE if file.name == PROJECT_FILE else ()
 
 
 def _has_table(file: Path) -> bool:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from lakeops.catalog.records import ExpectedState
-    from lakeops.lake import Branch, Lake, Mirror, Repository
+    from lakeops.lake import Branch, Lake, Repository
+    from lakeops.lake.mirror import Mirror
     from lakeops.model.records import Commit, RefRecord
 
 

@@ -239,7 +239,7 @@ class LakeopsReplicationSensor(LakeopsSensor):
             with super()._naming_the_wait():
                 yield
         except AirflowSkipException as skipped:
-            from lakeops.lake import Mirror
+            from lakeops.lake.mirror import Mirror
 
             with self.opened() as repository:
                 status = Mirror.of(repository).status()

@@ -29,13 +29,15 @@ from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.idempotent import made_by_airflow
 from lakeops.model.clock import pause_async, stopwatch
 from lakeops.model.errors import CatalogError, InvalidInput, LakeopsError, RefNotFound, Transient
-from lakeops.model.mirrors import RefKind, RefName
+from lakeops.model.mirrors import RefName
 from lakeops.model.names import COMMIT_ID, check_branch, check_tag, parse_ref
+from lakeops.model.records import RefKind
 
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
-    from lakeops.lake import Lake, Mirror, Repository
+    from lakeops.lake import Lake, Repository
+    from lakeops.lake.mirror import Mirror
     from lakeops.model.records import Commit
 else:
     try:
@@ -108,7 +110,7 @@ def _nothing_uncommitted(repository: Repository, name: str, prefix: str) -> Reco
 
 
 def _replicated(repository: Repository, kind: str, name: str) -> Record | None:
-    from lakeops.lake import Mirror
+    from lakeops.lake.mirror import Mirror
 
     (check_branch if kind == RefKind.BRANCH else check_tag)(name)
     found = Mirror.of(repository).arrived(RefName(RefKind(kind), name))

@@ -45,9 +45,9 @@ from lakeops.model.errors import (
     RefNotFound,
     RepositoryNotFound,
 )
-from lakeops.model.mirrors import RefKind
 from lakeops.model.names import HeldRepository, did_you_mean, next_prefix
 from lakeops.model.protection import BRANCH_PROTECTION, CHECK_PROTECTION, PASSED, TAG_PROTECTION, Hook, Verdict
+from lakeops.model.records import RefKind
 
 Hooks = frozenset[Hook]
 T = TypeVar("T", int, str)

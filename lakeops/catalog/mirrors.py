@@ -42,14 +42,13 @@ from lakeops.model.mirrors import (
     MirrorRef,
     MirrorState,
     Pending,
-    RefKind,
     RefName,
     Registration,
     SourceReference,
     Wait,
 )
 from lakeops.model.protection import Protection
-from lakeops.model.records import Commit, RepositoryRecord
+from lakeops.model.records import Commit, RefKind, RepositoryRecord
 
 _NO_WAIT: dict[str, Any] = {"missing_objects": 0, "missing_bytes": 0, "error": None, "wait": None}
 """The columns of a candidate that no pass has looked at yet."""

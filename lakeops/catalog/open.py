@@ -6,27 +6,30 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError
 
-from lakeops.catalog.audit import Audit
-from lakeops.catalog.backups import Backups
 from lakeops.catalog.commits import Commits
 from lakeops.catalog.database import PREFIX, VERSION_TABLE, Database, Dialect
-from lakeops.catalog.marks import Marks
-from lakeops.catalog.mirrors import Mirrors
 from lakeops.catalog.postgres import SERVER_ENCODING, Postgres
 from lakeops.catalog.records import Caller
 from lakeops.catalog.refs import Refs
 from lakeops.catalog.repositories import Repositories
-from lakeops.catalog.retention import Retention
-from lakeops.catalog.roles import Roles
 from lakeops.catalog.sqlite import Sqlite
 from lakeops.catalog.staging import Staging
 from lakeops.model.clock import Clock
 from lakeops.model.errors import InvalidInput, PreconditionFailed, Transient
+
+if TYPE_CHECKING:
+    from lakeops.catalog.audit import Audit
+    from lakeops.catalog.backups import Backups
+    from lakeops.catalog.marks import Marks
+    from lakeops.catalog.mirrors import Mirrors
+    from lakeops.catalog.retention import Retention
+    from lakeops.catalog.roles import Roles
 
 T = TypeVar("T")
 
@@ -50,19 +53,26 @@ class Catalog:
     that of ``clock``, which also tells how long this machine has been running.
     """
 
+    backups: Backups
+    retention: Retention
+    marks: Marks
+    mirrors: Mirrors
+    audit: Audit
+    roles: Roles
+
     def __init__(self, database: Database, new_grace: timedelta, clock: Clock, caller: Caller) -> None:
         self.database, self.clock, self.caller = database, clock, caller
-        given = (database, new_grace, clock, caller)
+        given = self._given = (database, new_grace, clock, caller)
         self.repositories = Repositories(*given)
-        self.backups = Backups(*given)
         self.refs = Refs(*given)
         self.commits = Commits(*given)
         self.staging = Staging(*given)
-        self.retention = Retention(*given)
-        self.marks = Marks(*given)
-        self.mirrors = Mirrors(*given)
-        self.audit = Audit(*given)
-        self.roles = Roles(*given)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - makes the parts declared above, which few verbs need
+        if name not in Catalog.__annotations__:
+            raise AttributeError(f"a catalog has no part {name!r}")
+        part = getattr(import_module(f"lakeops.catalog.{name}"), name.capitalize())
+        return self.__dict__.setdefault(name, part(*self._given))
 
     def now(self) -> datetime:
         """The database's time, aware, in UTC (with SQLite: the clock that the catalog was opened with)."""

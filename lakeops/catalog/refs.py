@@ -29,9 +29,8 @@ from lakeops.catalog.staging import any_staged, branch_update, check_expected
 from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, REPOSITORY, TAG, VERDICT
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved, NotAsSeen, NotFound, PreconditionFailed, RefNotFound
-from lakeops.model.mirrors import RefKind
 from lakeops.model.protection import BRANCH_PROTECTION, FAILED, PASSED, Hook, Protection, Verdict
-from lakeops.model.records import ReflogRecord, RefRecord
+from lakeops.model.records import RefKind, ReflogRecord, RefRecord
 
 NONE: Hooks = frozenset()
 

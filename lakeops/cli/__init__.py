@@ -6,7 +6,7 @@ else. No error ends in a traceback. Exit codes mean what the documentation says.
 
 from __future__ import annotations
 
-import gc
+import gc as collector  # the package has a module gc
 import os
 import sys
 from pathlib import Path
@@ -16,10 +16,8 @@ from lakeops.machine import without_blas_threads
 
 def main() -> None:
     """Run the command line that the process was started with, and leave with its exit code."""
-    gc.disable()  # objects of imports stay alive: a search for garbage among them takes a tenth of a short command
-    os.environ.setdefault(
-        "PYDANTIC_DISABLE_PLUGINS", "__all__"
-    )  # or pydantic looks for plugins in every installed package
+    collector.disable()  # what is imported stays alive: a search for garbage there takes a tenth of a short command
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it looks for some in every installed package
     try:
         _open_streams()
         from lakeops.cli.app import app
@@ -28,6 +26,8 @@ def main() -> None:
             app(prog_name="lakeops")
     except KeyboardInterrupt:  # before a command has begun, or after it has ended
         sys.exit(130)
+    finally:
+        collector.freeze()  # or the interpreter looks through all that was imported once more at its end
 
 
 def _open_streams() -> None:

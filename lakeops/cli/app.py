@@ -226,7 +226,8 @@ def _explain(out: Printer, error: Exception) -> int:
         case typer.TyperException():
             context = getattr(error, "ctx", None)
             message = _advised(" ".join(error.format_message().split()), context)
-            advice = "" if context is None else f" Try '{context.command_path} --help'."
+            end = "" if message.endswith((".", "?")) else "."
+            advice = "" if context is None else f"{end} Try '{context.command_path} --help'."
             out.fail({"kind": "usage", "message": message + advice})
             return error.exit_code
     if os.environ.get("LAKEOPS_DEBUG"):

@@ -154,8 +154,8 @@ def reset(
     path: Annotated[str | None, value("--object", "PATH", "Only the change of this object.")] = None,
 ) -> None:
     """Drop uncommitted changes: all, those under a prefix, or one object's."""
-    if prefix is not None and path is not None:
-        raise InvalidInput("give --prefix or --object, not both")
+    if prefix == "" or (prefix is not None and path is not None):
+        raise InvalidInput("give --prefix, which is not empty, or --object, or leave both out")
     branch = session.branch(uri)
     pinned = branch.pin(prefix, path)
     asked = session.confirm(f"Reset branch {branch.id!r}?", lambda: _show_changes(session, branch, prefix, path))

@@ -76,9 +76,11 @@ def diff(
     if two_way and strategy:
         raise InvalidInput("--strategy settles conflicts of a merge, and --two-way shows none; give one of them")
     prefix, after = session.prefix, session.after
-    repository, old, new = session.two_refs(left, f"{left.ref}$" if right is None else right)
-    if new == f"{old}$":  # lakeFS's spelling of the branch with what is staged on it
-        changes = session.part(session.branch(left).uncommitted(prefix), "path")
+    repository, old, new = session.two_refs(left, left if right is None else right)
+    meant = repository.ref(new).id  # without the "$" of lakeFS's spelling of the branch with what is staged on it
+    uncommitted = right is None or (new != old == meant)
+    if uncommitted:
+        changes = session.part(repository.branch(meant).uncommitted(prefix), "path")
     elif two_way:
         changes = repository.diff(old, new, prefix=prefix, after=after)
     else:
@@ -90,15 +92,15 @@ def diff(
     for line in counts.lines():
         session.note(*line)
     if counts.tables:
-        if new == f"{old}$":
-            sides = f"{old}@", old
+        if uncommitted:
+            sides = f"{meant}@", meant
         else:
             sides = repository.ref(old).commit_id, repository.ref(new).commit_id
             if not two_way:
                 sides = repository.merge_base(*sides).id, sides[1]
         for table in repository.table_diffs(*sides, counts.tables):
             session.note(str(table))
-    if right is not None:
+    if not uncommitted:
         # Releases are often named newest first. The older one has changed nothing since.
         if not (two_way or counts.types) and any(repository.compare(new, old, prefix=prefix)):
             turned = " ".join(str(LakeUri(left.repository, ref)) for ref in (new, old))

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -69,7 +69,13 @@ def show_settings(session: Session) -> None:
 
 def effective(settings: Settings) -> Iterator[Setting]:
     """List the settings with their values, masked where they hold a secret, and their sources."""
-    origins = _origins()
+    from lakeops.settings import ENVIRONMENT, PREFIX, sources
+
+    origins: dict[str, str] = {}
+    for place, values in sources():
+        shown = place.removeprefix(f"{Path.cwd()}/")
+        for name in values:
+            origins.setdefault(name, PREFIX + name.upper() if place == ENVIRONMENT else shown)
     for name in type(settings).model_fields:
         yield Setting(name, _for_message(getattr(settings, name)), origins.get(name, "default"))
 
@@ -86,32 +92,13 @@ def _for_message(value: object) -> str | int | float | bool | None:
     return masked(str(value))
 
 
-def _origins() -> dict[str, str]:
-    from pydantic_settings import EnvSettingsSource, InitSettingsSource, TomlConfigSettingsSource
-
-    from lakeops.settings import Settings
-
-    environment = EnvSettingsSource(Settings)
-    nothing = InitSettingsSource(Settings, {})
-    found: dict[str, str] = {}
-    for source in Settings.settings_customise_sources(Settings, nothing, environment, nothing, nothing):
-        for name in source():
-            if source is environment:
-                found.setdefault(name, f"LAKEOPS_{name.upper()}")
-            elif isinstance(source, TomlConfigSettingsSource):
-                given: Any = source.toml_file_path  # pydantic has a type of its own for this
-                file = Path(given)
-                found.setdefault(name, file.name if file.parent == Path.cwd() else str(file))
-    return found
-
-
 OK = "ok"
 ABSENT = "absent"
 PROBLEM = "problem"
 STYLES = {OK: "green", ABSENT: "yellow", PROBLEM: "red"}
 """What can be said of a part, and in which colour. ``absent`` stands for a part that only some work needs."""
 
-PACKAGES = ("sqlmodel", "SQLAlchemy", "alembic", "pyarrow", "numpy", "boto3", "fsspec", "pydantic-settings", "typer")
+PACKAGES = ("sqlmodel", "SQLAlchemy", "alembic", "pyarrow", "numpy", "boto3", "fsspec", "pydantic", "typer")
 OPTIONAL_PACKAGES = {
     "psycopg": "PostgreSQL",
     "apache-airflow": "Airflow",

@@ -25,6 +25,7 @@ from lakeops.cli.options import (
     RemovedKeys,
     SkipSpecial,
     flag,
+    given_place,
     parse_metadata,
     ref,
     uri,
@@ -124,7 +125,7 @@ def _files_to_upload(source: str, path: str, *, recursive: bool, skip_special: b
         if recursive:
             raise InvalidInput("stdin is one object; leave out --recursive")
         return []
-    start = Path(source)
+    start = Path(given_place(source))
     if not recursive:
         return [of_file(start, path)]
     with translated(start):
@@ -161,6 +162,7 @@ def download(
     """
     from lakeops.ops.local.index import check_names
 
+    given_place(destination)
     handle, path = session.at_path(source, folder=recursive)
     with session.progress("Downloading", size=True) as report:
         if recursive:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,8 +130,7 @@ def log(
     if graph and (path or prefix or author):
         raise InvalidInput("--graph draws a whole history; leave out the path, --prefix and --author")
     repository = session.lake.repository(repository_id)
-    moments = [None if text is None else datetime.fromtimestamp(instant(text, session.now()), UTC)
-               for text in (since, until)]  # fmt: skip
+    moments = [None if text is None else instant(text, session.now()) for text in (since, until)]
     unknown: list[Commit] = []
     given: dict[str, Any] = {"path": path or None, "prefix": prefix, "author": author, "first_parent": first_parent}
     given |= {"since": moments[0], "until": moments[1], "amount": None if session.after else session.amount}

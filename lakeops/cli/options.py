@@ -102,13 +102,10 @@ def argument(metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401
     return typer.Argument(metavar=metavar, help=text, show_default=False, **more)
 
 
-def _ref(text: str) -> LakeUri | str:
-    return lake_uri(text) if "://" in text else text
-
-
 def ref(shape: str, text: str) -> Any:  # noqa: ANN401
     """Declare an argument that takes a ref as a URI, or alone, because another argument names its repository."""
-    return argument(shape, text, parser=parsed(_ref), autocompletion=complete)
+    parse = parsed(lambda given: lake_uri(given) if "://" in given else given)
+    return argument(shape, text, parser=parse, autocompletion=complete)
 
 
 def flag(name: str, text: str) -> Any:  # noqa: ANN401
@@ -121,13 +118,20 @@ def value(names: str, metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN
     return typer.Option(*names.split(), metavar=metavar, help=text, show_default=False, **more)
 
 
+def given_place(place: str) -> str:
+    """Return a place on this machine. An empty one would be the working directory. Raises ``InvalidInput``."""
+    if not place:
+        raise InvalidInput("an empty text names no file or folder; write . for the working directory")
+    return place
+
+
 def url_of(place: str) -> str:
     """Turn a place into a URL. A place without a scheme is a directory of this machine."""
     if "://" in place:
         return place
     from lakeops.store.layout import quote_path
 
-    return "file://" + quote_path(str(Path(place).resolve()))
+    return "file://" + quote_path(str(Path(given_place(place)).resolve()))
 
 
 Json = Annotated[

@@ -17,7 +17,8 @@ from lakeops.model.formatting import counted, human_size
 from lakeops.model.names import LakeUri
 
 if TYPE_CHECKING:
-    from lakeops.lake import Lake, Mirror
+    from lakeops.lake import Lake
+    from lakeops.lake.mirror import Mirror
     from lakeops.ops.mirror.replicate import Replicated
     from lakeops.ops.mirror.setup_s3 import ReplicationSetup
     from lakeops.store.s3.replication_rules import Replication

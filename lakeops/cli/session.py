@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, wraps
-from itertools import chain, dropwhile, islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -21,7 +21,7 @@ import typer
 from lakeops.cli.options import After, Amount, Json, Prefix, Progress, Transfer, Yes, ref_in
 from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.model.clock import stopwatch
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, NotFound
 from lakeops.model.formatting import human_size, span
 from lakeops.model.names import LakeUri
 from lakeops.model.records import Progress as Report  # the options have a Progress, too
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from uvicorn import Server
 
-    from lakeops.lake import Branch, Lake, Mirror, Ref, Repository
+    from lakeops.lake import Branch, Lake, Ref, Repository
+    from lakeops.lake.mirror import Mirror
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -277,7 +278,8 @@ class Session(Printer, ExitStack):
         named_by: Callable[[Any], Any] = attrgetter(name) if isinstance(name, str) else name
         named: Iterator[tuple[str, T]] = ((str(named_by(record)), record) for record in records)
         if self.after and newest_first:
-            named = islice(dropwhile(lambda one: one[0] != self.after, named), 1, None)
+            if all(name != self.after for name, _ in named):
+                raise NotFound(f"--after {self.after!r} is not in this list; give a whole id, number or name")
         elif self.after:
             named = (one for one in named if one[0] > self.after)
         return islice((record for key, record in named if key.startswith(self.prefix)), self.amount)

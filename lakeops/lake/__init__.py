@@ -5,7 +5,6 @@ A handle is cheap, keeps no state of its own, and may be used from several threa
 """
 
 from lakeops.lake.lake import Lake
-from lakeops.lake.mirror import Mirror
 from lakeops.lake.repository import Branch, GarbageCollection, Local, Ref, RefsDump, Repository
 
-__all__ = ["Branch", "GarbageCollection", "Lake", "Local", "Mirror", "Ref", "RefsDump", "Repository"]
+__all__ = ["Branch", "GarbageCollection", "Lake", "Local", "Ref", "RefsDump", "Repository"]

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakeops.lake.connection import LakeConnection, ops
-from lakeops.lake.mirror import Mirror, reaching, reference_to
 from lakeops.lake.repository import Local, Repository
-from lakeops.model.mirrors import MirrorRecord
 from lakeops.model.names import check_asked, check_repository
 from lakeops.model.records import AuditRecord, Split
 from lakeops.ops.context import pages
 
 if TYPE_CHECKING:
+    from lakeops.lake.mirror import Mirror
     from lakeops.ops.mirror.replicate import Replicated
     from lakeops.ops.refs.restore import RestoreResult
 
@@ -53,7 +52,7 @@ class Lake(LakeConnection):
             self.catalog,
             self.stores(),
             name,
-            storage_namespace or self.settings.default_namespace(check_repository(name)),
+            self.settings.default_namespace(check_repository(name)) if storage_namespace is None else storage_namespace,
             default_branch=default_branch,
             split=split or Split(),
             ids=self._ids,
@@ -128,6 +127,8 @@ class Lake(LakeConnection):
             Transient: ``catalog_unavailable``: the source's database does not answer.
             CatalogError: the source's database refuses.
         """
+        from lakeops.lake.mirror import Mirror, reaching, reference_to
+        from lakeops.model.mirrors import MirrorRecord
         from lakeops.store.open import same_server
 
         reference = reference_to(source, source_repository, name)
@@ -138,7 +139,7 @@ class Lake(LakeConnection):
                 self.catalog,
                 self.stores(),
                 MirrorRecord(check_repository(name), reference, "", *follow, reports, check_imported),
-                storage_namespace or self.settings.default_namespace(name),
+                self.settings.default_namespace(name) if storage_namespace is None else storage_namespace,
                 ops.mirror.source.Source(origin, reference.repository),
                 same_store=same_server(origin.settings.s3_endpoint_url, self.settings.s3_endpoint_url),
                 ids=self._ids,
@@ -148,6 +149,8 @@ class Lake(LakeConnection):
 
     def mirror(self, name: str) -> Mirror:
         """An existing mirror. Raises ``RepositoryNotFound``, ``NotAMirror``."""
+        from lakeops.lake.mirror import Mirror
+
         self.catalog.mirrors.get(check_asked(name, "a repository"))
         return Mirror(self.context(self.catalog.repositories.get(name)), self.clock)
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 from lakeops.lake.connection import folder_verb, ops, ref_verb, verb
 from lakeops.model.errors import NotFound
 from lakeops.model.marks import Mark
-from lakeops.model.mirrors import Registration
 from lakeops.model.names import check_amount, check_asked
 from lakeops.model.protection import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Protection
 from lakeops.model.records import AuditRecord, Commit, ReflogRecord, RefRecord, Report, ReportKind, RepositoryRecord
 from lakeops.ops.context import Context, is_dirty, naming_the_ref, pages, require_branch, resolve_commit
 
 if TYPE_CHECKING:
+    from lakeops.model.mirrors import Registration
     from lakeops.ops.gc.mark import DryRun
     from lakeops.ops.iceberg.diff import TableDiff
     from lakeops.ops.tables import TableFiles
@@ -283,7 +283,7 @@ class Repository:
             RefNotFound, CommitExpired: there is no such commit to begin at.
             PreconditionFailed: ``read_only_repository``: the repository takes no changes.
         """
-        ops.branch.create_branch(self._ctx, name, source or self.default_branch)
+        ops.branch.create_branch(self._ctx, name, self.default_branch if source is None else source)
         return Branch(self._ctx, name)
 
     delete_branch: Final = verb(lambda: ops.branch.delete_branch)

@@ -52,16 +52,16 @@ def seconds(text: str) -> int:
     return int(found[1]) * UNITS[found[2]]
 
 
-def instant(text: str, now: int) -> int:
-    """The moment that a text names, in Unix seconds: ``2026-11-02``, ``2026-11-02T13:48``, or ``3d`` ago.
+def instant(text: str, now: int) -> datetime:
+    """The moment that a text names, aware, in UTC: ``2026-11-02``, ``2026-11-02T13:48``, or ``3d`` ago.
 
     A date is its first moment. A time without a zone is in UTC. Raises ``InvalidInput``.
     """
     try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError:
         try:
-            return now - seconds(text)
-        except InvalidInput:
-            raise InvalidInput(f"{text!r} is no time; write 2026-11-02, 2026-11-02T13:48, or 15m, 2h, 3d ago") from None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
+            found = datetime.fromisoformat(text.strip())
+        except ValueError:
+            found = datetime.fromtimestamp(now - seconds(text), UTC)
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise InvalidInput(f"{text!r} is no time; write 2026-11-02, 2026-11-02T13:48, or 15m, 2h, 3d ago") from None

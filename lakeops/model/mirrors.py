@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror
 from lakeops.model.names import check_repository, flaw
+from lakeops.model.records import RefKind
 
 _MAX_BYTES = 4096
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -150,13 +151,6 @@ def check_stall_timeout(seconds: int) -> int:
     if not 1 <= seconds <= LONGEST_STALL_TIMEOUT:
         raise InvalidInput(f"a mirror's stall timeout is between 1 second and {LONGEST_STALL_TIMEOUT // 86_400} days")
     return seconds
-
-
-class RefKind(StrEnum):
-    """A kind of ref: branches move, tags come and go."""
-
-    BRANCH = "branch"
-    TAG = "tag"
 
 
 class RefName(NamedTuple):

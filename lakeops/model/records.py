@@ -147,6 +147,13 @@ class RepositoryRecord(JsonRecord):
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
+class RefKind(StrEnum):
+    """A kind of ref: branches move, tags come and go."""
+
+    BRANCH = "branch"
+    TAG = "tag"
+
+
 @dataclass(frozen=True, slots=True)
 class RefRecord(JsonRecord):
     """A branch or a tag and the commit it points to."""

@@ -357,7 +357,10 @@ def naming_the_ref(ctx: Context, expression: str | RefExpression) -> Iterator[No
         listings = {"branch": (refs.branches,), "tag": (refs.tags,)}.get(wanted or "", (refs.branches, refs.tags))
         advice = did_you_mean(name, [one.id for listing in listings for one in listing(repository)])
         with suppress(RefNotFound):
-            if wanted == "tag":
+            if name.endswith("$"):
+                branch = refs.branch(repository, name[:-1]).id
+                advice = f": {name!r} is {branch!r} with its uncommitted changes, which are only read; write {branch!r}"
+            elif wanted == "tag":
                 advice = f": {refs.branch(repository, name).id!r} is a branch"
             else:
                 refs.tag(repository, name)

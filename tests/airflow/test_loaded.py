@@ -110,7 +110,7 @@ from airflow.jobs.job import Job
 from airflow.listeners.listener import get_listener_manager
 from airflow.sdk.execution_time.task_runner import TaskRunnerMarker
 
-NAMES = ("lakeops.lake", "lakeops.ops.commit", "lakeops.airflow.operators", "pyarrow")
+NAMES = ("lakeops.lake", "lakeops.catalog.refs", "lakeops.ops.commit", "lakeops.airflow.operators", "pyarrow")
 get_listener_manager().hook.on_starting(component=TaskRunnerMarker())
 print("TASK", *(name in sys.modules for name in NAMES))
 Job()
@@ -126,4 +126,4 @@ def test_a_scheduler_imports_lakeops_before_it_forks_tasks(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     said = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.startswith(("TASK", "SCHE"))}
-    assert said == {"TASK": ["False"] * 4, "SCHEDULER": ["True"] * 4 + ["False"] * 2}
+    assert said == {"TASK": ["False"] * 5, "SCHEDULER": ["True"] * 5 + ["False"] * 2}

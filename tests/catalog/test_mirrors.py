@@ -24,8 +24,8 @@ from lakeops.model.errors import (
     NotFound,
     RefNotFound,
 )
-from lakeops.model.mirrors import Inspection, MirrorRef, RefKind, RefName
-from lakeops.model.records import RepositoryRecord
+from lakeops.model.mirrors import Inspection, MirrorRef, RefName
+from lakeops.model.records import RefKind, RepositoryRecord
 
 MAIN = RefName(RefKind.BRANCH, "main")
 DEV = RefName(RefKind.BRANCH, "dev")

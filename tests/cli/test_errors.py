@@ -72,6 +72,14 @@ CASES = {
     "move of a mirror's tag": (["tag", "move", "lakefs://mirror/v1", "lakefs://mirror/main"], 4, "ref_not_found"),
     "log of two places": (["log", f"{R}/main/raw/", "--prefix", "raw/"], 2, "invalid_input"),
     "log since never": (["log", f"{R}/main", "--since", "tomorrow"], 2, "invalid_input"),
+    "log before all time": (["log", f"{R}/main", "--until", "99999999d"], 2, "invalid_input"),
+    "log of the edge of time": (["log", f"{R}/main", "--since", "0001-01-01T00:00+14:00"], 2, "invalid_input"),
+    "upload of an empty name": (["fs", "upload", "-r", "-s", "", f"{R}/dev/x"], 2, "invalid_input"),
+    "download to an empty name": (["fs", "download", f"{R}/main/raw/a.csv", ""], 2, "invalid_input"),
+    "import of an empty name": (["import", "--from", "", "--to", f"{R}/dev/x", "-m", "m"], 2, "invalid_input"),
+    "repository in an empty place": (["repo", "create", "lakefs://other", ""], 2, "invalid_uri"),
+    "branch of an empty source": (["branch", "create", f"{R}/new", "--source", ""], 2, "invalid_ref"),
+    "reset of an empty prefix": (["branch", "reset", f"{R}/dev", "--prefix", "", "--yes"], 2, "invalid_input"),
     "graph of a path": (["log", f"{R}/main/raw/a.csv", "--graph"], 2, "invalid_input"),
     "merged into nothing": (["branch", "list", R, "--merged", "nosuch"], 4, "ref_not_found"),
     "bisect backwards": (["bisect", "run", f"{R}/main", f"{R}/main~1", "--", "true"], 2, "invalid_input"),
@@ -147,6 +155,7 @@ def test_nothing_happens_without_a_yes(run, flights):
 
 
 def test_usage_errors_say_where_to_look(run):
+    assert run("log", f"{R}/main", "-n", "x").stderr.endswith(" as an integer. Try 'lakeops log --help'.\n")
     assert run("brnch").stderr == "Error: No such command 'brnch'. Did you mean 'branch'? Try 'lakeops --help'.\n"
     assert "No such command 'upload'. Did you mean 'fs upload'?" in run("upload").stderr
     assert "Did you mean 'diff', 'local status'?" in run("status").stderr

@@ -18,6 +18,7 @@ from lakeops.machine import cores
 
 R = "lakefs://flights"
 HEAVY = {"pyarrow", "numpy", "pandas", "boto3", "botocore", "alembic", "airflow", "pyspark", "rich", "fsspec"}
+HEAVY |= {"pydantic_settings", "sqlmodel"}
 QUICK = {
     "branch list": [R],
     "branch show": [f"{R}/main"],
@@ -52,6 +53,18 @@ def test_ref_commands_import_nothing_heavy(flights, name):
     loaded = {module.partition(".")[0] for module in done.stderr.split()}
     assert "sqlalchemy" in loaded, "the spy sees imports"
     assert loaded & HEAVY == set()
+
+
+@pytest.mark.parametrize(("name", "most"), [("branch list", 50), ("fs stat", 66)])
+def test_a_command_loads_the_parts_of_the_catalog_that_it_uses(flights, name, most):
+    at = {"branch list": R, "fs stat": f"{R}/main/raw/a.csv"}[name]
+    args = [sys.executable, "-c", SPY, *name.split(), at]
+    done = subprocess.run(args, capture_output=True, text=True, check=True, timeout=60)
+    ours = {module for module in done.stderr.split() if module.partition(".")[0] == "lakeops"}
+    assert "lakeops.catalog.commits" in ours
+    assert ours & {f"lakeops.catalog.{part}" for part in ("audit", "backups", "mirrors", "retention", "roles")} == set()
+    assert "lakeops.model.mirrors" not in ours
+    assert len(ours) <= most
 
 
 def test_help_and_version_do_not_open_the_core(home):

@@ -441,6 +441,19 @@ def test_the_parts_of_a_list_make_the_list(run, rich, name):
         assert read("--prefix", "no-such") == []
 
 
+@pytest.mark.parametrize("name", LISTS)
+def test_a_place_that_a_list_does_not_have(run, rich, name):
+    args, _key = LISTS[name]
+    order = {"repo list", "branch list", "tag list", "check list", "fs ls", "diff", "blame"}
+    if name in order:  # a place in the order of names, which need not be one's
+        assert run.ok(*name.split(), *args, "--after", "~~~") == ""
+        return
+    error = run.error(*name.split(), *args, "--after", "no-such")
+    assert (error["exit_code"], error["kind"]) == (4, "not_found")
+    assert "--after 'no-such'" in str(error["message"])
+    assert run(*name.split(), *args, "--after", "no-such", "--amount", "1").exit_code == 4
+
+
 SHORT = {
     "merge": ([f"{R}/left"], "main"),
     "diff": ([f"{R}/main"], "dev"),
@@ -470,8 +483,48 @@ def test_a_ref_is_short_where_the_repository_is_known(run, rich_again, name):
 def test_a_branch_with_its_uncommitted_changes_as_lakefs_spells_it(run, flights):
     assert run.ok("fs", "cat", f"{R}/dev$/raw/c.csv") == run.ok("fs", "cat", f"{R}/dev/raw/c.csv") == "6\n"
     assert run.lines("diff", f"{R}/dev", f"{R}/dev$") == run.lines("diff", f"{R}/dev") != []
+    for words in STAGED_READS:
+        assert run.ok(*words.split(), f"{R}/dev$/raw/") == run.ok(*words.split(), f"{R}/dev/raw/") != ""
+    assert run.lines("diff", f"{R}/dev$") == run.lines("diff", f"{R}/dev")
+    assert "left out" not in run("diff", f"{R}/dev", "dev$").stderr
     flights.create_branch("dev$", source="main")
     assert run.error("fs", "cat", f"{R}/dev$/raw/c.csv")["kind"] == "object_not_found"
+    assert run.lines("diff", f"{R}/dev$") == [] == run.lines("diff", f"{R}/dev$", "dev")
+    flights.branch("dev$").put("only-here", b"")
+    assert [line["path"] for line in run.lines("diff", f"{R}/dev$")] == ["only-here"]
+
+
+STAGED_READS = ("fs ls", "fs ls --recursive", "blame")
+COMMITS_ALONE = {
+    "branch create": [f"{R}/new", "--source", "dev$"],
+    "branch revert": [f"{R}/main", "dev$"],
+    "branch delete": [f"{R}/dev$", "--yes"],
+    "branch reset": [f"{R}/dev$", "--yes"],
+    "branch show": [f"{R}/dev$"],
+    "cherry-pick": [f"{R}/dev$", "main"],
+    "commit": [f"{R}/dev$", "-m", "x"],
+    "diff": [f"{R}/main", "dev$"],
+    "diff --two-way": [f"{R}/dev$", "main"],
+    "fs rm": [f"{R}/dev$/raw/c.csv"],
+    "fs upload": ["-s", "local.txt", f"{R}/dev$/x"],
+    "fs cp": [f"{R}/main/readme.md", f"{R}/dev$/x"],
+    "log": [f"{R}/dev$"],
+    "merge": [f"{R}/dev$", "main"],
+    "merge --strategy source-wins": [f"{R}/left", "dev$"],
+    "merge-base": [f"{R}/main", "dev$"],
+    "tag create": [f"{R}/v2", "dev$"],
+    "import": ["--from", ".", "--to", f"{R}/dev$/x/", "-m", "x"],
+    "bisect run": [f"{R}/main", "dev$", "--", "true"],
+}
+
+
+@pytest.mark.parametrize("name", COMMITS_ALONE)
+def test_uncommitted_changes_where_a_commit_or_a_branch_is_meant(run, rich, name):
+    error = run.error(*name.split(), *COMMITS_ALONE[name])
+    assert error["exit_code"] == 4
+    assert str(error["message"]).endswith(
+        ": 'dev$' is 'dev' with its uncommitted changes, which are only read; write 'dev'"
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ import pytest
 from support.mirrors import check_whole
 
 from lakeops.model.errors import LakeopsError
-from lakeops.model.mirrors import Inspection, RefKind, RefName, Remaining, Wait
+from lakeops.model.mirrors import Inspection, RefName, Remaining, Wait
+from lakeops.model.records import RefKind
 from lakeops.ops.mirror.sync import is_due
 from lakeops.store import layout
 

@@ -11,7 +11,8 @@ from support.mirrors import check_whole, open_pair, replicator
 
 from lakeops import Lake
 from lakeops.model.errors import Corrupted, MirrorOvertaken, NotReplicated
-from lakeops.model.mirrors import RefKind, RefName
+from lakeops.model.mirrors import RefName
+from lakeops.model.records import RefKind
 from lakeops.store import layout
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from support.errors import raising
 
-from lakeops.model.mirrors import RefKind
+from lakeops.model.records import RefKind
 
 RULES = {"default_retention_days": 3, "branches": [{"branch_id": "main", "retention_days": 5}]}
 

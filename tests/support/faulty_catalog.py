@@ -29,11 +29,11 @@ class FaultyCatalog:
 
     def __init__(self, inner: Catalog, faults: Faults) -> None:
         self._inner = inner
-        parts = {name: part for name, part in vars(inner).items() if isinstance(part, CatalogPart)}
-        self._parts = {name: FaultyPart(part, faults) for name, part in parts.items()}
+        self._faults = faults
 
     def __getattr__(self, name: str) -> Any:
-        return self._parts.get(name) or getattr(self._inner, name)
+        found = getattr(self._inner, name)
+        return vars(self).setdefault(name, FaultyPart(found, self._faults)) if isinstance(found, CatalogPart) else found
 
 
 class FaultyPart:

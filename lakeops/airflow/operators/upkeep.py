@@ -23,8 +23,9 @@ from lakeops.airflow.task import LakeopsOperator, LakeopsPageLink, address, numb
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, InvalidInput, LakeopsError, NotAsSeen, PreconditionFailed, RefNotFound
 from lakeops.model.formatting import counted, human_size
-from lakeops.model.mirrors import RefKind, RefName
+from lakeops.model.mirrors import RefName
 from lakeops.model.names import check_branch, check_tag
+from lakeops.model.records import RefKind
 from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:

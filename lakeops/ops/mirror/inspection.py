@@ -29,12 +29,11 @@ from lakeops.model.mirrors import (
     MirrorStatus,
     Missing,
     Pending,
-    RefKind,
     RefStatus,
     Remaining,
     Wait,
 )
-from lakeops.model.records import Commit
+from lakeops.model.records import Commit, RefKind
 from lakeops.ops.context import Context, history_of, pages
 from lakeops.ops.mirror.presence import (
     CheckOptions,

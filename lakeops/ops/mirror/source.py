@@ -12,8 +12,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 from lakeops.model.errors import Corrupted, LakeopsError, PreconditionFailed, RecordRefused
-from lakeops.model.mirrors import MirrorRecord, RefKind, RefName
-from lakeops.model.records import Commit, RepositoryRecord
+from lakeops.model.mirrors import MirrorRecord, RefName
+from lakeops.model.records import Commit, RefKind, RepositoryRecord
 from lakeops.ops.context import Context, line_of, pages
 from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import claim_of, read_claim

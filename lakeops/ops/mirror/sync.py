@@ -37,13 +37,12 @@ from lakeops.model.mirrors import (
     MirrorState,
     MirrorStatus,
     Pending,
-    RefKind,
     RefName,
     RefStatus,
     Remaining,
     Wait,
 )
-from lakeops.model.records import Commit, ReportKind
+from lakeops.model.records import Commit, RefKind, ReportKind
 from lakeops.ops.context import Context, history_of
 from lakeops.ops.mirror.inspection import inspect, is_stalled, merged, status
 from lakeops.ops.mirror.source import BATCH, Reach, Source, SourceLake, SourceState, check_replica, copy_history

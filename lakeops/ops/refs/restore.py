@@ -24,9 +24,9 @@ from lakeops.model import protection
 from lakeops.model.clock import LONGEST, Ids
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NotFound, ObjectNotFound, RecordRefused
-from lakeops.model.mirrors import RefKind, RefName
+from lakeops.model.mirrors import RefName
 from lakeops.model.names import check_repository, flaw
-from lakeops.model.records import Commit, RepositoryRecord, Split
+from lakeops.model.records import Commit, RefKind, RepositoryRecord, Split
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import CLAIM_ID, check_apart, claim
