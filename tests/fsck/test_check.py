@@ -278,7 +278,7 @@ def test_lookups_are_those_of_a_dictionary(listed, wanted, batch):
         assert inventory.find(chunked).tolist() == found.tolist()
         assert [inventory.stored(number) for number in range(len(items))] == items
         inventory.need(found)
-        rest = [key for part in inventory.not_needed() for key in part["key"].to_pylist()]
+        rest = [key for part in inventory.not_needed() for key in part["physical_address"].to_pylist()]
         assert rest == [item.key for item in items if item.key not in {*wanted}]
     assert progress[-1:] == ([len(items)] if items else [])
 
