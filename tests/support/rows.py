@@ -103,12 +103,12 @@ class Elsewhere(Groups):
 
     def perform(self, work, tasks, store):
         packed = ((pickle.dumps(task), number) for task, number in tasks)
-        for number, result in super().perform(partial(_unpacked, pickle.dumps(work)), packed, store):
+        for number, result in super().perform(partial(_unpacked, work), packed, store):
             yield number, pickle.loads(pickle.dumps(result))
 
 
 def _unpacked(work, task, store):
-    return pickle.loads(work)(pickle.loads(task), store)
+    return work(pickle.loads(task), store)
 
 
 class Losing(Groups):

@@ -1,6 +1,6 @@
 """The whole check: from the refs over commits, metaranges and ranges to the staging area and the objects.
 
-It writes nothing, and does not cry wolf beside live writers. The namespace is listed before the catalog is read, so
+It changes nothing, and does not cry wolf beside live writers. The namespace is listed before the catalog is read, so
 what the catalog refers to and the listing lacks is asked for once more. What is missing is damage only while a commit
 that needs it is live, by a second look at the catalog. Files that nothing refers to are information.
 """
@@ -365,7 +365,8 @@ def _check_committed(
     ctx.progress("fsck: ranges", 0, total)
     engine = ctx.engine().for_work(total * RANGE_SECONDS)
     split = None if split_flaw(records.repository.split) else records.repository.split
-    listed, pieces = Listed(inventory.listing), list[Piece]()
+    # A mirror's leftovers are not told, so nothing is joined, or written there.
+    listed, pieces = Listed(lambda: () if records.follows else inventory.listing()), list[Piece]()
     with cutting(ctx.store, listed, engine, inventory.place) as cutter:
         for one in check_ranges(engine, ctx.store, uses, split, entries.columns, cutter, pieces):
             checked["ranges"] += 1
@@ -377,7 +378,6 @@ def _check_committed(
                 if needed:
                     yield replace(finding, commits=tuple(needed[:NAMED]), commit_count=len(needed))
             ctx.progress("fsck: ranges", checked["ranges"], total)
-        if not records.follows:  # a mirror's leftovers are not told
-            marks = sorted(cutter.join(listed, pieces, engine, mark_slice), key=itemgetter(0))
-            met = [np.zeros(0, np.bool_), *(to_numpy(rows.table.column(0)) for _, rows in marks)]
-            inventory.need(np.flatnonzero(np.concatenate(met)))
+        marks = sorted(cutter.join(listed, pieces, engine, mark_slice), key=itemgetter(0))
+    met = [np.zeros(0, np.bool_), *(to_numpy(rows.table.column(0)) for _, rows in marks)]
+    inventory.need(np.flatnonzero(np.concatenate(met)))
