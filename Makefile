@@ -101,8 +101,10 @@ bench: setup ## measure on a bucket far away and beside git; write docs/performa
 	@PYTHONPATH=.:tests $(BIN)/python -m bench --size $(SIZE)
 
 bench-spark: SIZE ?= 1M
-bench-spark: setup ## measure heavy verbs on a Spark cluster of two workers beside one process; write docs/spark.md (SIZE=100k, 1M or 5M; S3=1 in a bucket)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.cluster --size $(SIZE) $(if $(S3),--s3)
+bench-spark: setup ## measure heavy verbs on a Spark cluster of two workers beside one process; write docs/spark.md (SIZE=100k, 1M or 5M; S3=1 in a bucket of radosgw)
+	@set -e; $(if $(S3),place=$$(mktemp -d); trap '$(BIN)/python tests/services/radosgw.py stop "$$place"' EXIT; \
+	exports=$$($(BIN)/python tests/services/radosgw.py start "$$place"); eval "$$exports";) \
+	PYTHONPATH=.:tests $(BIN)/python -m bench.cluster --size $(SIZE) $(if $(S3),--s3)
 
 wheel: setup ## a wheel to install elsewhere, in build/wheel
 	@$(BIN)/python -m hatchling build -t wheel -d build/wheel

@@ -57,7 +57,8 @@ SIZES = {"100k": 100_000, "1M": 1_000_000, "5M": 5_000_000}
 ROLES = ("driver", "jvm", "executors", "workers")  # driver and workers are Python, the others JVMs
 CLUSTERS, START = (8, 32, 100), 7.0  # cores, and the seconds of a start as the choice of the engine counts them
 FORMULA = "start + driver + JVM + (executors + workers) / min(cores, pieces)"
-HEADINGS = ("verb", "local", "driver", "JVM", "executors", "workers", "Spark / local", "start", "jobs", "tasks", "MB")
+COSTS = ("local", "driver", "JVM", "executors", "workers", "driver's share", "Spark / local", "start")
+HEADINGS = ("verb", *COSTS, "jobs", "tasks", "MB")
 PEAKS = "peaks: local, driver, JVM, executor, worker"
 NAMES = pa.schema([("name", pa.string())])
 
@@ -218,7 +219,8 @@ def table(result: dict[str, Any]) -> Iterator[str]:
     for verb, row in rows.items():
         local, spark = row["local"]["cpu"]["driver"], row["spark"]
         cpu, start = list(spark["cpu"].values()), sum(spark["start"].values())
-        cells = [f"{one:.1f}" for one in (local, *cpu, sum(cpu) / local, start)]
+        cells = [*(f"{one:.1f}" for one in (local, *cpu)), f"{cpu[0] / sum(cpu):.0%}"]
+        cells += [f"{one:.1f}" for one in (sum(cpu) / local, start)]
         cells += [str(spark["jobs"]), str(spark["tasks"]), f"{spark['result_bytes'] / 1e6:.1f}"]
         peaks = map(str, (row["local"]["peak"]["driver"], *spark["peak"].values()))
         yield f"| {' | '.join([verb, *cells, ', '.join(peaks)])} |"

@@ -168,7 +168,8 @@ def decide(
     tear apart.
     """
     base, new, here = read_sides(ctx, sides)
-    plan = plan_merge(base.reader, base.metarange, new, here, strategy)
+    engine = ctx.engine() if base.reader is ctx.reader else None  # a merged base lies where workers do not see it
+    plan = plan_merge(base.reader, base.metarange, new, here, strategy, engine=engine)
     reasons: list[str] = []
     for path in plan.settled.filter(pc.match_substring_regex(plan.settled, _POINTER)).to_pylist():
         found = [one for one in (ctx.reader.stat(side, path) for side in (new, here)) if one]

@@ -28,14 +28,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine, LocalEngine
+from lakeops.engine.base import Engine, LocalEngine, TaskRows
 from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.records import ChangeType, Progress, Split, Strategy, Summary, quiet
 from lakeops.ranges.apply import Applied, apply
@@ -45,6 +45,8 @@ from lakeops.ranges.metarange import Delta, Metarange
 from lakeops.ranges.range_file import RangeFile
 from lakeops.ranges.range_merge import Mask, merge_ranges
 from lakeops.ranges.read import RangeReader
+from lakeops.ranges.rewrite import RANGE_SECONDS
+from lakeops.store.base import ObjectStore
 
 
 @dataclass(frozen=True)
@@ -65,28 +67,83 @@ class MergePlan:
 
 
 def plan_merge(
-    reader: RangeReader, base: Metarange, source: Metarange, dest: Metarange, strategy: Strategy | None
+    reader: RangeReader,
+    base: Metarange,
+    source: Metarange,
+    dest: Metarange,
+    strategy: Strategy | None,
+    *,
+    engine: Engine | None = None,
 ) -> MergePlan:
     """The plan of merging ``source`` into ``dest``: by ranges where these decide it, elsewhere path by path.
 
     A revert is the same call with the reverted commit as base and its parent as source. A cherry-pick has the picked
-    commit's parent as base.
+    commit's parent as base. On an ``engine`` that is not in process tasks plan parts of it.
     """
     merged = merge_ranges(base, source, dest)
-    walk = MergeWalk(reader, *merged.rest, merged.dest, strategy, ours=merged.ours)
-    changes: list[pa.Table] = [no_rows(STAGED_SCHEMA)]
-    conflicts: list[str] = []
-    settled: list[pa.Array] = []
-    counts = np.zeros(3, np.int64)
+    ranges = sum(map(len, (*merged.rest, *merged.taken)))
+    place = engine and engine.for_work(ranges * RANGE_SECONDS)
+    if place is None or place.in_process or merged.rest[1].delta is not None:
+        plans = [_walked(MergeWalk(reader, *merged.rest, merged.dest, strategy, ours=merged.ours))]
+        counted = summary(reader, *merged.taken)
+    else:
+        near = merged.dest.only(np.flatnonzero(np.logical_or(*map(merged.dest.meets, merged.rest))))
+        group, work = place.group(ranges), partial(plan_part, strategy=strategy)
+        found = dict(place.run(work, _parts(*merged.rest, near, group), reader.store))
+        plans = [_NOTHING, *(plan for _, plan in sorted(found.items()))]
+        taken = place.run(count_part, _parts(*merged.taken, near, group), reader.store)
+        counted = sum((one for _, one in taken), Summary())
+    changes, conflicts, counts, settled = zip(*plans, strict=True)
+    everything, total, paths = pa.concat_tables(changes), sum(counts, counted), pa.chunked_array(settled)
+    return MergePlan(everything, [*chain(*conflicts)], total, merged.dest, merged.exchanged, paths)
+
+
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """The ranges of base, source and destination between two paths at which ranges of base and source end."""
+
+    base: TaskRows
+    source: TaskRows
+    dest: TaskRows
+
+
+def _parts(before: Metarange, after: Metarange, dest: Metarange, group: int) -> Iterator[PartTask]:
+    ends = np.flatnonzero(to_numpy(pc.is_in(after.table["last_path"], value_set=before.table["last_path"])))
+    ends = ends[np.unique(np.searchsorted(ends[:-1], np.arange(group, len(after), group)))] if len(ends) else ends
+    paths, last = after.column("last_path", ends), (len(before), len(after), len(dest))
+    cuts = np.stack([before.search(paths) + 1, ends + 1, np.minimum(dest.search(paths) + 1, len(dest))], axis=1)
+    for starts, stops in pairwise([(0, 0, 0), *cuts.tolist(), last]):
+        if starts[:2] != stops[:2]:
+            sides = zip((before, after, dest), (*starts[:2], max(0, starts[2] - 1)), stops, strict=True)
+            yield PartTask(*(TaskRows(side.between(start, stop)) for side, start, stop in sides))
+
+
+def plan_part(task: PartTask, store: ObjectStore, *, strategy: Strategy | None) -> _PartPlan:
+    """Plan the merge of a task's ranges. Raises ``Corrupted`` or ``ObjectNotFound`` for a range."""
+    base, source, dest = (Metarange(rows.table) for rows in (task.base, task.source, task.dest))
+    return _walked(MergeWalk(RangeReader(store), base, source, dest, strategy))
+
+
+def count_part(task: PartTask, store: ObjectStore) -> Summary:
+    """Count what the source changes in a task's ranges. Raises as ``plan_part``."""
+    return summary(RangeReader(store), Metarange(task.base.table), Metarange(task.source.table))
+
+
+_PartPlan: TypeAlias = tuple[pa.Table, list[str], Summary, pa.Array]
+"""Changes, conflicts, counts, and settled paths, as of ``MergePlan``."""
+
+_NOTHING: _PartPlan = no_rows(STAGED_SCHEMA), [], Summary(), array([], pa.string())
+
+
+def _walked(walk: MergeWalk) -> _PartPlan:
+    changes, conflicts, settled, counts = [_NOTHING[0]], list[str](), [_NOTHING[3]], np.zeros(3, np.int64)
     for decided in walk.decisions():
         changes.append(decided.changes())
         settled.append(decided.paths.filter(from_numpy(decided.own & ~decided.conflict)))
         conflicts += decided.paths.filter(from_numpy(decided.conflict)).to_pylist()
         dead, present = decided.right[decided.take] < 0, decided.present[decided.take]
         counts += [(~dead & ~present).sum(), (dead & present).sum(), (~dead & present).sum()]
-    counted = summary(reader, *merged.taken) + Summary(*counts.tolist())
-    by_strategy = pa.chunked_array(settled, pa.string())
-    return MergePlan(pa.concat_tables(changes), conflicts, counted, merged.dest, merged.exchanged, by_strategy)
+    return pa.concat_tables(changes), conflicts, Summary(*counts.tolist()), pa.concat_arrays(settled)
 
 
 def apply_plan(

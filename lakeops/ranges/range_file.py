@@ -10,7 +10,7 @@ digest says who wrote the bytes, and not that they are harmless, so all decoding
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
@@ -196,21 +196,6 @@ class RangeFile:
         """All rows, decoded in no more memory than they can take, of a file that somebody else wrote."""
         return self._checked(_decode_rows(self._data, self.row.key, self._metadata))
 
-    def addresses(self, rows: int) -> Iterator[pa.Array]:
-        """The physical addresses of all rows as ``large_string``, so many at a time: memory is used again."""
-        done = 0
-        try:
-            # Arrow decodes into long offsets a sixth quicker, because it need not look whether short ones suffice.
-            reader = _reader(self._data, self._metadata, pa.large_binary())
-            leaves = _LEAVES["physical_address"]
-            for batch in reader.iter_batches(rows, [0], column_indices=leaves, use_threads=False):
-                done += batch.num_rows
-                yield batch.column(0)
-        except _BROKEN as error:
-            raise not_decodable(self.row.key, str(error)) from error
-        if done != self.row.count:
-            raise not_decodable(self.row.key, f"{done} of its {self.row.count} rows came out")
-
     def take(self, rows: Positions, columns: list[str] | None = None) -> pa.Table:
         """The rows with these numbers."""
         return self.read(columns).take(from_numpy(rows))
@@ -234,6 +219,8 @@ class RangeFile:
     def _checked(self, table: pa.Table) -> pa.Table:
         """Decoded rows, which the id is of, and whose paths rise: a search finds what is there."""
         key, columns = self.row.key, table.column_names
+        if table.num_rows != self.row.count:
+            raise not_decodable(key, f"{table.num_rows} of its {self.row.count} rows came out")
         if "digest" in columns and range_id(table.column("digest")) != self.row.id:
             raise Corrupted(
                 f"{key} holds another range than its metarange says; run `lakeops fsck` to see what is affected"
@@ -447,14 +434,14 @@ def _decode_delta(data: bytes, removed: int, key: str) -> DeltaRows:
 # --- decoding with bounds of memory ---
 
 
-def _reader(data: bytes, metadata: pq.FileMetaData | None = None, text: pa.DataType | None = None) -> ParquetReader:
-    """A reader for one call: readers keep state, and threads share the bytes. Text comes as ``string`` by default.
+def _reader(data: bytes, metadata: pq.FileMetaData | None = None) -> ParquetReader:
+    """A reader for one call: readers keep state, and threads share the bytes.
 
     ``ParquetFile`` looks for file systems and names of nested columns first: that takes as long as a small file.
     """
     reader = ParquetReader()
     # All bytes are in memory, so reading ahead gains nothing.
-    reader.open(pa.BufferReader(data), metadata=metadata, pre_buffer=False, binary_type=text)
+    reader.open(pa.BufferReader(data), metadata=metadata, pre_buffer=False)
     return reader
 
 

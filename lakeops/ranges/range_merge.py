@@ -139,7 +139,12 @@ def _differing_runs(base: Metarange, source: Metarange) -> tuple[_Runs, _Runs]:
 
 def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Metarange) -> tuple[Positions, Mask]:
     """Where in the destination the source's rows of each stretch belong, and whether they fit in there."""
-    at, fits = _base_rows(old, base, dest)
+    # Where in the destination each run of the base's rows begins, and whether all of it is there, unbroken.
+    places, stops = np.append(_positions(base, old.rows, dest), -1), np.cumsum(old.sizes)
+    starts = stops - old.sizes
+    lacking = np.append(0, np.cumsum(places < 0))
+    fits = (lacking[starts] == lacking[stops]) & (places[stops - 1] - places[starts] == old.sizes - 1)
+    at = places[starts]
     begins = _paths(source, "first_path", new.starts, new.sizes)
     ends = _paths(source, "last_path", new.stops - 1, new.sizes)
     added = old.sizes == 0
@@ -153,16 +158,6 @@ def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Me
     fits &= _ascending(_paths(dest, "last_path", at - 1), begins)
     fits &= _ascending(ends, _paths(dest, "first_path", stop))
     return at, fits
-
-
-def _base_rows(old: _Runs, base: Metarange, dest: Metarange) -> tuple[Positions, Mask]:
-    """Where in the destination each run of the base's rows begins, and whether all of it is there, unbroken."""
-    places = np.append(_positions(base, old.rows, dest), -1)
-    stops = np.cumsum(old.sizes)
-    starts = stops - old.sizes
-    lacking = np.append(0, np.cumsum(places < 0))
-    whole = (lacking[starts] == lacking[stops]) & (places[stops - 1] - places[starts] == old.sizes - 1)
-    return places[starts], whole
 
 
 def _positions(side: Metarange, rows: Positions, other: Metarange) -> Positions:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import TaskRows
+from lakeops.engine.base import R
 from lakeops.model import ids
 from lakeops.model.arrow import RANGE_SCHEMA, first_true, from_numpy, in_one, no_rows, scalar, text, to_numpy
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound
@@ -228,8 +228,8 @@ class VerifiedRange:
     table: pa.Table | None = None
 
 
-def verify(task: VerifyTask, store: ObjectStore) -> tuple[list[VerifiedRange], TaskRows]:
-    """Verify the ranges of a task. Returns an answer for each, and each key that they refer to, once and in order.
+def verify(task: VerifyTask, store: ObjectStore, *, keep: Callable[[pa.Table], R]) -> tuple[list[VerifiedRange], R]:
+    """Verify the ranges of a task. Returns an answer for each, and what ``keep`` makes of the keys that they refer to.
 
     Raises nothing that is a range's own fault.
     """
@@ -260,9 +260,7 @@ def verify(task: VerifyTask, store: ObjectStore) -> tuple[list[VerifiedRange], T
             done.append(VerifiedRange(tuple(flaws), ends[-1:] == [table.num_rows], table.num_rows, wanted))
         release_memory(size_bytes, size_bytes + row.file_bytes)
         size_bytes += row.file_bytes
-    needed = pc.unique(in_one(pa.concat_tables(names)["physical_address"]))
-    needed = needed.take(pc.sort_indices(needed))
-    return done, TaskRows(pa.table([needed], _ADDRESS))
+    return done, keep(pa.table([pc.unique(in_one(pa.concat_tables(names)["physical_address"]))], _ADDRESS))
 
 
 def _addresses(table: pa.Table, keys: pa.ChunkedArray, sound: pa.ChunkedArray) -> Iterator[Flaw]:
@@ -280,7 +278,8 @@ def _addresses(table: pa.Table, keys: pa.ChunkedArray, sound: pa.ChunkedArray) -
 
 def row_flaw(row: RangeRow) -> Flaw | None:
     """The flaw of a metarange's row by itself, the file unseen; None where it has none."""
-    if not re.fullmatch(rf"{row.id.hex()}-[0-9A-Za-z._-]{{1,128}}\.parquet", row.file):
+    attempt = row.file.removeprefix(f"{row.id.hex()}-")
+    if attempt == row.file or not re.fullmatch(r"[0-9A-Za-z._-]{1,128}\.parquet", attempt):
         return Flaw("metarange_row_invalid", f"{excerpt(row.file)} is not a file of range {row.id.hex()[:16]}")
     return None if row.flaw is None else Flaw("metarange_row_invalid", row.flaw)
 

@@ -20,7 +20,7 @@ from support.rows import THOROUGH, Groups, Losing, RecordingStore, numbered
 from support.rows import built as built_from
 
 from lakeops.engine.base import LocalEngine, TaskRows
-from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, StoreUnavailable, Transient
+from lakeops.model.errors import Corrupted, ObjectNotFound, StoreUnavailable, Transient
 from lakeops.ops.gc import unreferenced as module
 from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, Cutter, Listed, distinct_ranges, unreferenced
 from lakeops.ranges.metarange import Metarange
@@ -281,15 +281,6 @@ def test_on_a_bucket_addresses_are_taken_byte_for_byte(store, monkeypatch):
         store, ["s3://bucket/space/data/1/a%20b", "s3://bucket/spaced/data/1/c", "s3://bucket/data/1/c", "file:///x/y"]
     )
     assert found(store, some, metarange.table)[0] == rows(["data/1/a b", "data/1/c"])
-
-
-def test_other_columns_are_refused(store):
-    table = pa.table({"name": ["data/1/a"]})
-    with (
-        pytest.raises(InvalidInput, match="physical_address, size_bytes, mtime"),
-        unreferenced(store, lambda: [table], Metarange.empty().table, engine=LocalEngine()),
-    ):
-        pass
 
 
 @pytest.mark.parametrize("engine", [Groups(3), LocalEngine(2)])

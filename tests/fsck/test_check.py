@@ -20,14 +20,17 @@ from support.damage import catalog, head, metarange, object_key, populate, remov
 from support.errors import raising
 from support.faulty_catalog import count_effects
 from support.mirrors import open_pair
+from support.rows import Elsewhere
 from support.scenes import open_faulty
 from support.soundness import assert_sound, worse_than_information
 
+from lakeops.engine.choose import ChoosingEngine
 from lakeops.model.errors import StoreUnavailable, Transient
 from lakeops.ops.fsck import inventory as module
 from lakeops.ops.fsck.findings import KINDS, Severity
 from lakeops.ops.fsck.inventory import Inventory
 from lakeops.store.base import Listing, StoredObject
+from lakeops.store.local import LocalStore
 from lakeops.testing import ManualClock
 
 
@@ -278,7 +281,7 @@ def test_lookups_are_those_of_a_dictionary(listed, wanted, batch):
         assert inventory.find(chunked).tolist() == found.tolist()
         assert [inventory.stored(number) for number in range(len(items))] == items
         inventory.need(found)
-        rest = [key for part in inventory.not_needed() for key in part["key"].to_pylist()]
+        rest = [key for part in inventory.not_needed() for key in part["physical_address"].to_pylist()]
         assert rest == [item.key for item in items if item.key not in {*wanted}]
     assert progress[-1:] == ([len(items)] if items else [])
 
@@ -327,3 +330,24 @@ def test_what_is_missing_of_a_shown_commit_is_damage(pair):
     assert store(pair.mirror).delete([key]) == []
     assert worse(pair) == [("metarange_missing", key)]
     assert "unreferenced_objects" not in {finding.kind for finding in pair.mirror.fsck()}
+
+
+# --- the engine's workers keep what ranges refer to below ``_lakefs/tasks/`` meanwhile ---
+@pytest.fixture
+def elsewhere(monkeypatch):
+    monkeypatch.setattr(ChoosingEngine, "for_work", lambda _engine, _seconds: Elsewhere(2))
+
+
+def test_a_check_elsewhere_says_what_one_in_process_says_and_leaves_nothing(watched, request):
+    store(watched).put("data/2026010100/nobody", b"x")
+    expected, before = [*watched.fsck()], files(watched)
+    assert [finding.kind for finding in expected] == ["unreferenced_objects"]
+    request.getfixturevalue("elsewhere")
+    assert [*watched.fsck()] == expected
+    assert files(watched) == before
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_check_writes_nothing_to_a_mirror(pair, monkeypatch):
+    monkeypatch.setattr(LocalStore, "put", lambda *_: pytest.fail("something was written"))
+    assert [one for one in pair.mirror.fsck() if one.severity != Severity.INFO] == []

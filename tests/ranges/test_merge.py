@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from support.rows import (
     SMALL,
     THOROUGH,
+    Elsewhere,
     Groups,
     applied,
     attempt,
@@ -130,6 +131,11 @@ def test_a_merge_of_metaranges_is_the_merge_of_dictionaries(fresh_store, data):
         expected, conflicts = model(base, source, dest, strategy)
         plan = plan_merge(RangeReader(store), *metaranges, strategy)
         assert plan.conflicts == (conflicts if strategy is None else [])
+        parts = Elsewhere(data.draw(st.integers(1, 4)))
+        apart = plan_merge(RangeReader(store), *metaranges, strategy, engine=parts)
+        assert (apart.conflicts, apart.summary, apart.onto.id) == (plan.conflicts, plan.summary, plan.onto.id)
+        assert apart.changes.equals(plan.changes)
+        assert apart.settled.to_pylist() == plan.settled.to_pylist()
         if plan.conflicts:
             continue
         found = merged(store, plan, metaranges[1], split)

@@ -133,27 +133,18 @@ def test_a_file_of_another_kind_is_not_taken_for_a_metarange(rows):
         decode_metarange(b"no parquet at all", "some/key")
 
 
-@pytest.mark.parametrize("size", [1_000, 4_096, 1_000_000])
-def test_addresses_come_in_pieces(store, written, rows, size):
-    metarange, _ = written
-    files = [fetch_range(store, row) for row in metarange.rows(0, len(metarange))]
-    pieces = [piece for file in files for piece in file.addresses(size)]
-    assert pa.chunked_array(pieces).to_pylist() == rows["physical_address"].to_pylist()
-    assert max(map(len, pieces)) == min(size, max(file.row.count for file in files))
-
-
 def test_a_column_that_does_not_come_out_whole_is_no_column(store, written, monkeypatch):
     """Rows that nobody misses would be objects that nobody keeps."""
     metarange, _ = written
     file = fetch_range(store, metarange.row(0))
 
     class LastLost(range_file.ParquetReader):
-        def iter_batches(self, *args, **options):
-            return list(super().iter_batches(*args, **options))[:-1]
+        def read_row_groups(self, *args, **options):
+            return super().read_row_groups(*args, **options)[:-1]
 
     monkeypatch.setattr(range_file, "ParquetReader", LastLost)
     with pytest.raises(Corrupted, match=f"of its {file.row.count} rows came out"):
-        list(file.addresses(1_000))
+        file.read(["physical_address"])
 
 
 # --- what is read of a range file, and what of that is decoded ---

@@ -5,22 +5,27 @@ from __future__ import annotations
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from support.references import listing
 from support.rows import SMALL, built, entry_table, numbered
 
 from lakeops import Lake, Settings, Split
 from lakeops.engine.base import Engine, LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.model.errors import NotAllReplicated
-from lakeops.model.records import Credentials
+from lakeops.model.records import Credentials, Strategy
 from lakeops.ops import listed
 from lakeops.ops.fsck.ranges import Uses, check_ranges
+from lakeops.ops.gc.unreferenced import Listed, Piece, cutting, mark_slice
 from lakeops.ops.mirror import copying
 from lakeops.ops.mirror.presence import CheckOptions, check_presence, plan_presence
 from lakeops.ops.mirror.replicate import Replicated, replicate
+from lakeops.ranges.merge import plan_merge
 from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
 from lakeops.store.base import StoreSettings
 from lakeops.store.layout import CLAIM
 from lakeops.store.local import LocalStore
@@ -57,42 +62,52 @@ def test_failures_come_back_as_they_were(spark: SparkEngine, store: LocalStore, 
 # --- ranges are verified alike ---
 
 
-def checked(engine: Engine, store: LocalStore, uses: Uses) -> list[tuple[object, ...]]:
-    needed: list[str] = []
-    found = check_ranges(engine, store, uses, SMALL, ("path",), lambda keys: needed.extend(keys.to_pylist()))
+def checked(engine: Engine, store: LocalStore, uses: Uses, scratch: Path) -> list[tuple[object, ...]]:
+    names = ["data/2026010100/0", "data/2026010100/0-0", "data/2026010100/0-1"]
+    there, pieces = Listed(lambda: listing(names)), list[Piece]()
+    with cutting(store, there, engine, scratch) as cutter:
+        found = [*check_ranges(engine, store, uses, SMALL, ("path",), cutter, pieces)]
+        marks = dict(cutter.join(there, pieces, engine, mark_slice))
     said = [
         (number, row, one.flaws, one.entries, one.table and one.table.to_pydict())
         for number, row, one in sorted(found, key=lambda checked: checked[0])
     ]
-    return [*said, (sorted(set(needed)),)]
+    met = pa.concat_tables(marks[number].table for number in sorted(marks))["referenced"].to_pylist()
+    return [*said, ([name for name, referred in zip(names, met, strict=True) if referred],)]
 
 
-def test_ranges_are_verified_alike(spark: SparkEngine, store: LocalStore) -> None:
+def test_ranges_are_verified_alike(spark: SparkEngine, store: LocalStore, tmp_path: Path) -> None:
     metarange = built(store, numbered(range(200)))
     missing, damaged = metarange.row(1), metarange.row(2)
     store.delete([missing.key])
     store.put(damaged.key, store.get(damaged.key)[:-1] + b"?")
     uses = Uses()
     uses.add(metarange, ["commit"])
-    here = checked(LocalEngine(2), store, uses)
+    here = checked(LocalEngine(2), store, uses, tmp_path)
     *ranges, (needed,) = here
     assert [flaw.kind for one in ranges for flaw in one[2]] == ["range_missing", "range_damaged"]
-    assert checked(spark, store, uses) == here
+    assert checked(spark, store, uses, tmp_path) == here
     assert sum(len(one[4]["path"]) for one in ranges if one[4]) == 200 - missing.count - damaged.count
     assert sum(one[3] for one in ranges) == 200 - missing.count - damaged.count
     assert needed == ["data/2026010100/0-0"], "the object that all entries share"
 
 
-def test_a_check_of_many_commits_sends_each_address_to_the_driver_once(spark: SparkEngine, tmp_path, monkeypatch):
-    """Eight commits that have most objects in common, and no range: neither jobs nor bytes grow with the commits."""
-    jobs, sizes = spark._connected(), list[int]()
+@pytest.fixture
+def sizes(spark: SparkEngine, monkeypatch) -> list[int]:
+    """The bytes that the driver gets of each job."""
+    jobs, found = spark._connected(), list[int]()
 
     def counted(*job, run=jobs.run):
         outcomes = run(*job)
-        sizes.append(len(pickle.dumps(outcomes)))
+        found.append(len(pickle.dumps(outcomes)))
         return outcomes
 
     monkeypatch.setattr(jobs, "run", counted)
+    return found
+
+
+def test_a_check_of_many_commits_sends_the_driver_a_bit_for_each_object(spark: SparkEngine, tmp_path, sizes):
+    """Eight commits that have most objects in common, and no range: neither jobs nor bytes grow with the commits."""
     with Lake.open(settings=Settings.load(home=tmp_path, fsync=False)) as lake:
         lake._engine = spark
         repo = lake.create_repository("repo", split=Split(100, 200, 400))
@@ -107,9 +122,26 @@ def test_a_check_of_many_commits_sends_each_address_to_the_driver_once(spark: Sp
         check = repo.fsck()
         assert [one.kind for one in check if one.kind != "unreferenced_ranges"] == []
     assert check.checked["entries"] > 4 * 8_000
-    distinct = 8_000 + 7 * 8_000 / 60
-    assert sum(sizes) < 1.5 * distinct * 85
-    assert len(sizes) == 3, "of two tasks each: three a core"
+    assert sum(sizes) < 400 * check.checked["ranges"], "a hundred bytes for each of 8,000 objects are more"
+    assert len(sizes) == 4, "three of two tasks each, three a core, and the join with the listing"
+
+
+def test_workers_plan_a_merge_and_the_driver_opens_no_range(spark: SparkEngine, store: LocalStore, sizes, monkeypatch):
+    ours, theirs = (numbered(range(4_000)) | numbered(range(0, 4_000, step), "new") for step in (50, 70))
+    theirs |= numbered(range(4_000, 4_400))  # a stretch that the destination takes as it is
+    metaranges = [built(store, side) for side in (numbered(range(4_000)), theirs, ours)]
+    opened: list[str] = []
+    read = LocalStore.get_range
+    monkeypatch.setattr(LocalStore, "get_range", lambda store, key, *at: (opened.append(key), read(store, key, *at))[1])
+    here = plan_merge(RangeReader(store), *metaranges, Strategy.SOURCE_WINS)
+    assert opened
+    opened.clear()
+    there = plan_merge(RangeReader(store), *metaranges, Strategy.SOURCE_WINS, engine=spark)
+    assert opened == []
+    assert there.changes.equals(here.changes)
+    assert (there.conflicts, there.summary, there.onto.id) == (here.conflicts, here.summary, here.onto.id)
+    assert there.settled.to_pylist() == here.settled.to_pylist()
+    assert sum(sizes) < 5_000 + 400 * here.changes.num_rows < 100 * 4_000
 
 
 # --- what a mirror waits for is found alike ---
@@ -167,9 +199,9 @@ def test_a_bucket_is_listed_in_parts_and_imported_alike(spark, endpoint_of, buck
 
     def scanned(store, **how):
         seen.append([])
-        for listing in scan(store, **how):
-            seen[-1].extend(listing.keys)
-            yield listing
+        for some in scan(store, **how):
+            seen[-1].extend(some.keys)
+            yield some
 
     monkeypatch.setattr(S3Store, "scan", scanned)
     monkeypatch.setattr(listed, "_BATCH", 50)

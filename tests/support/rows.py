@@ -5,7 +5,9 @@ A value is ``(contents, address)``: two values with the same contents are one ob
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import count
 from threading import Lock
 from typing import NamedTuple
@@ -92,6 +94,21 @@ class Groups(LocalEngine):
 
     def group(self, items: int, *, at_once: bool = False) -> int:
         return self._size
+
+
+class Elsewhere(Groups):
+    """Threads whose tasks and results travel as those of a cluster do."""
+
+    in_process = False
+
+    def perform(self, work, tasks, store):
+        packed = ((pickle.dumps(task), number) for task, number in tasks)
+        for number, result in super().perform(partial(_unpacked, work), packed, store):
+            yield number, pickle.loads(pickle.dumps(result))
+
+
+def _unpacked(work, task, store):
+    return work(pickle.loads(task), store)
 
 
 class Losing(Groups):

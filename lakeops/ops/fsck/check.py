@@ -1,6 +1,6 @@
 """The whole check: from the refs over commits, metaranges and ranges to the staging area and the objects.
 
-It writes nothing, and does not cry wolf beside live writers. The namespace is listed before the catalog is read, so
+It changes nothing, and does not cry wolf beside live writers. The namespace is listed before the catalog is read, so
 what the catalog refers to and the listing lacks is asked for once more. What is missing is damage only while a commit
 that needs it is live, by a second look at the catalog. Files that nothing refers to are information.
 """
@@ -13,12 +13,15 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pyarrow as pa
 
 from lakeops.catalog.audit import CatalogSnapshot, RefUpdate, StagedLine
+from lakeops.model.arrow import to_numpy
 from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath, LakeopsError
 from lakeops.model.formatting import counted
 from lakeops.model.ids import id_of
@@ -30,6 +33,7 @@ from lakeops.ops.fsck.findings import NAMED, Finding, Severity, found
 from lakeops.ops.fsck.inventory import Inventory, check_claim, check_owner, leftovers
 from lakeops.ops.fsck.objects import Entries
 from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers
+from lakeops.ops.gc.unreferenced import Listed, Piece, cutting, mark_slice
 from lakeops.ranges.chunker import check_split
 from lakeops.ranges.diff import NEEDED_SCHEMA
 from lakeops.ranges.read import RangeReader
@@ -303,7 +307,7 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
                 unreadable.append(found("namespace_unreadable", namespace, message))
 
         with closing(
-            Inventory(Path(place), listings(), lambda done: ctx.progress("fsck: listing", done, 0))
+            Inventory(Path(place).resolve(), listings(), lambda done: ctx.progress("fsck: listing", done, 0))
         ) as inventory:
             checked["files"] = len(inventory)
             try:
@@ -356,18 +360,24 @@ def _check_committed(
         ctx.progress("fsck: metaranges", done, len(wanted))
 
     yield from check_metaranges(reader, wanted, uses, live=live, on_progress=on_progress)
-    inventory.need_keys([*map(layout.range_key, uses.leaves)])
+    inventory.need_keys([*map(layout.range_key, uses.files)])
     total = len(uses)
     ctx.progress("fsck: ranges", 0, total)
     engine = ctx.engine().for_work(total * RANGE_SECONDS)
     split = None if split_flaw(records.repository.split) else records.repository.split
-    for one in check_ranges(engine, ctx.store, uses, split, entries.columns, inventory.need_keys):
-        checked["ranges"] += 1
-        commits: list[str] | None = None
-        for finding in entries.flaws_of_range(one):
-            if commits is None:
-                commits = uses.commits(one[0])
-            needed = live(commits) if finding.kind in {"range_missing", "object_missing"} else commits
-            if needed:
-                yield replace(finding, commits=tuple(needed[:NAMED]), commit_count=len(needed))
-        ctx.progress("fsck: ranges", checked["ranges"], total)
+    # A mirror's leftovers are not told, so nothing is joined, or written there.
+    listed, pieces = Listed(lambda: () if records.follows else inventory.listing()), list[Piece]()
+    with cutting(ctx.store, listed, engine, inventory.place) as cutter:
+        for one in check_ranges(engine, ctx.store, uses, split, entries.columns, cutter, pieces):
+            checked["ranges"] += 1
+            commits: list[str] | None = None
+            for finding in entries.flaws_of_range(one):
+                if commits is None:
+                    commits = uses.commits(one[0])
+                needed = live(commits) if finding.kind in {"range_missing", "object_missing"} else commits
+                if needed:
+                    yield replace(finding, commits=tuple(needed[:NAMED]), commit_count=len(needed))
+            ctx.progress("fsck: ranges", checked["ranges"], total)
+        marks = sorted(cutter.join(listed, pieces, engine, mark_slice), key=itemgetter(0))
+    met = [np.zeros(0, np.bool_), *(to_numpy(rows.table.column(0)) for _, rows in marks)]
+    inventory.need(np.flatnonzero(np.concatenate(met)))

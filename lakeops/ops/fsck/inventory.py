@@ -23,6 +23,7 @@ from lakeops.model.records import RepositoryRecord
 from lakeops.model.sanitising import excerpt, safe
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.findings import Finding, found
+from lakeops.ops.gc.unreferenced import LISTED_SCHEMA
 from lakeops.ops.overlap import claim_of, is_claim_of, read_claim
 from lakeops.ops.owner import find_owner
 from lakeops.store import layout
@@ -33,14 +34,7 @@ from lakeops.store.listing import gathered
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.string()),
-        pa.field("size_bytes", pa.int64()),
-        pa.field("mtime", pa.int64()),
-        pa.field("mark", pa.string()),
-    ]
-)
+SCHEMA = LISTED_SCHEMA.append(pa.field("mark", pa.string()))
 _BATCH = 65_536
 
 
@@ -51,6 +45,7 @@ class Inventory:
     """
 
     def __init__(self, place: Path, listings: Iterable[Listing], on_progress: Callable[[int], None]) -> None:
+        self.place = place
         file, count = place / "listing.arrow", 0
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
             for some in gathered(listings, _BATCH):
@@ -61,7 +56,7 @@ class Inventory:
                 on_progress(count)
         self._map = pa.memory_map(str(file))
         self.table: pa.Table = pa.ipc.open_file(self._map).read_all()
-        self._keys: list[pa.Array] = self.table["key"].chunks
+        self._keys: list[pa.Array] = self.table["physical_address"].chunks
         self._starts = np.cumsum([0, *(len(chunk) for chunk in self._keys)])
         self._last = pa.array([chunk[-1].as_py() for chunk in self._keys], pa.string())
         self.needed: Mask = np.zeros(len(self), np.bool_)
@@ -103,6 +98,10 @@ class Inventory:
         """Mark what is needed, by name."""
         self.need(self.find(pa.array(keys, pa.string())))
 
+    def listing(self) -> Iterator[pa.Table]:
+        """All objects, in order: tables of ``LISTED_SCHEMA``."""
+        return (self.table.select(LISTED_SCHEMA.names).slice(at, _BATCH) for at in range(0, len(self), _BATCH))
+
     def stored(self, row: int) -> StoredObject:
         """One object of the listing."""
         key, size, mtime, mark = (column[row].as_py() for column in self.table.columns)
@@ -139,7 +138,7 @@ class _Sum:
 
     def add(self, batch: pa.RecordBatch, since: int) -> None:
         if batch.num_rows:
-            self.example = self.example or batch["key"][0].as_py()
+            self.example = self.example or batch["physical_address"][0].as_py()
             self.count += batch.num_rows
             self.size_bytes += int(pc.sum(batch["size_bytes"]).as_py())
             self.young += int(pc.sum(pc.greater_equal(batch["mtime"], since)).as_py())
@@ -156,9 +155,9 @@ def leftovers(inventory: Inventory, uploads: Sequence[Upload], overdue: datetime
     for batch in inventory.not_needed():
         rest = batch
         for prefix in (*_OWN, *flying):
-            rest = rest.filter(pc.invert(pc.starts_with(rest["key"], prefix)))
+            rest = rest.filter(pc.invert(pc.starts_with(rest["physical_address"], prefix)))
         for prefix, kind in _PLACES.items():
-            inside = pc.starts_with(rest["key"], prefix)
+            inside = pc.starts_with(rest["physical_address"], prefix)
             sums.setdefault(kind, _Sum()).add(rest.filter(inside), since)
             rest = rest.filter(pc.invert(inside))
         sums.setdefault(_STRAY, _Sum()).add(rest, since)

@@ -70,7 +70,6 @@ class Entries:
         _, row, verified = one
         for flaw in verified.flaws:
             yield found(flaw.kind, row.key, flaw.message, count=flaw.count)
-        self._inventory.need_keys([row.key])
         self._checked["entries"] += verified.entries
         if verified.table is not None:
             yield from self.follow(verified.table, place="object ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
@@ -18,6 +19,7 @@ from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.records import Split
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.fsck.findings import Finding, found
+from lakeops.ops.gc.unreferenced import Cutter, Piece
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.metarange import EMPTY_METARANGE_ID, METARANGE_SCHEMA, Metarange, RangeRow, fixed_bytes, ranges_for
 from lakeops.ranges.read import RangeReader
@@ -68,10 +70,11 @@ class Uses:
     def __init__(self) -> None:
         self.inner: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         """For each range whether it is followed by another somewhere, so that it must end at a cut."""
-        self.leaves: set[str] = set()
-        """Files of leaves."""
+        self.files: set[str] = set()
+        """Files of ranges and of leaves."""
         self._numbers: dict[bytes, int] = {}
-        self._rows: list[pa.Table] = []
+        self.tables: list[pa.Table] = []
+        """The different ranges: ``METARANGE_SCHEMA``."""
         self._members: list[tuple[list[str], Numbers]] = []
 
     def __len__(self) -> int:
@@ -80,27 +83,23 @@ class Uses:
     def add(self, metarange: Metarange, commits: list[str]) -> None:
         """Add the ranges of a metarange that these commits have."""
         table = metarange.table
-        self.leaves.update(metarange.leaf_files)
+        self.files.update(metarange.leaf_files, table["file"].to_pylist())
         known = len(self._numbers)
         numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in _keys(table)]
         members = np.array(numbers, np.int32)
         fresh, firsts = np.unique(members, return_index=True)
-        self._rows.append(table.take(pa.array(firsts[fresh >= known])))
+        self.tables.append(table.take(pa.array(firsts[fresh >= known])))
         self._members.append((commits, members))
         self.inner = np.concatenate([self.inner, np.zeros(len(self._numbers) - known, np.bool_)])
         self.inner[members[:-1]] = True
 
     def rows(self) -> Iterator[tuple[int, RangeRow]]:
         """The different ranges with their numbers, each once, by their first paths: neighbours share objects."""
-        whole = pa.concat_tables([METARANGE_SCHEMA.empty_table(), *self._rows])
+        whole = pa.concat_tables([METARANGE_SCHEMA.empty_table(), *self.tables])
         order = pc.sort_indices(whole["first_path"])
         for start in range(0, len(order), 1024):
             numbers = order.slice(start, 1024)
             yield from zip(numbers.to_pylist(), Metarange(whole.take(numbers)).rows(0, len(numbers)), strict=True)
-
-    def ranges_for(self, objects: int) -> int:
-        """How many ranges hold so many objects, on average. At least one."""
-        return ranges_for(objects, self._rows)
 
     def commits(self, number: int) -> list[str]:
         """The commits that use a range."""
@@ -212,13 +211,14 @@ def check_ranges(
     uses: Uses,
     split: Split | None,
     columns: tuple[str, ...],
-    on_needed: Callable[[pa.Array], None],
+    cutter: Cutter,
+    pieces: list[Piece],
 ) -> Iterator[CheckedRange]:
-    """Every range of ``uses``, in any order, each once. ``on_needed`` is called with the keys that they refer to."""
+    """Every range of ``uses``, in any order, each once. ``pieces`` takes in what the cutter leaves of their keys."""
     numbered = uses.rows()
     waiting: list[list[tuple[int, RangeRow]]] = []
     spoilt: list[CheckedRange] = []
-    size = min(engine.group(len(uses)), uses.ranges_for(_MOST_WITH_COLUMNS if columns else _MOST_IN_A_TASK))
+    size = min(engine.group(len(uses)), ranges_for(_MOST_WITH_COLUMNS if columns else _MOST_IN_A_TASK, uses.tables))
 
     def tasks() -> Iterator[VerifyTask]:
         while some := list(islice(numbered, size)):
@@ -233,8 +233,8 @@ def check_ranges(
                 waiting.append(usable)
                 yield VerifyTask(tuple(row for _, row in usable), split, columns)
 
-    for task, (ranges, needed) in engine.run(verify, tasks(), store):
-        on_needed(needed.table["physical_address"].combine_chunks())
+    for task, (ranges, cut) in engine.run(partial(verify, keep=cutter.cut), tasks(), store):
+        pieces += cut
         for (number, row), verified in zip(waiting[task], ranges, strict=True):
             open_inside = not verified.closed and uses.inner[number]
             yield number, row, replace(verified, flaws=(*verified.flaws, OPEN)) if open_inside else verified

@@ -110,51 +110,55 @@ def unreferenced(
         folder: where on this machine the scratch directory goes. It takes the text of both sides (with Spark: none).
         on_progress: called with (ranges read, ranges in all).
 
-    Raises ``InvalidInput`` for a listing with other columns, ``Corrupted`` or ``ObjectNotFound`` for a range, and
-    ``Transient``: ``engine_unavailable`` where the scratch directory is full, or Spark gave up.
+    Raises ``Corrupted`` or ``ObjectNotFound`` for a range, and ``Transient``: ``engine_unavailable`` where the scratch
+    directory is full, or Spark gave up.
     """
     ranges = _one_each([ranges], "id")
     with tempfile.TemporaryDirectory(prefix="lakeops-", dir=folder) as name:
         scratch = Path(name).resolve()
-        with _explained(scratch):
+        try:
             listed, found = Listed(listing), Unreferenced(scratch)
             rows = listed.count + sum(ranges["count"].to_pylist())
             engine = engine.for_work(rows * _ROW_SECONDS)
-            place = _Scratch(scratch / "pieces") if engine.in_process else store
-            cutter = Cutter(place, f"{layout.TASKS}{Ids().new()}/", listed.borders)
-            try:
-                references = defaultdict[int, list[Piece]](list)
-
-                def keep(pieces: list[Piece]) -> None:
-                    for piece in pieces:
-                        references[piece.slice].append(piece)
-
+            with cutting(store, listed, engine, scratch) as cutter:
+                pieces = list[Piece]()
                 for some in addresses:
-                    keep(cutter.cut(pa.table([managed(store.url, some).cast(pa.string())], schema=_REFERENCED)))
+                    pieces += cutter.cut(pa.table([managed(store.url, some).cast(pa.string())], schema=_REFERENCED))
                 most = ranges_for(_TOGETHER if engine.in_process else _TOGETHER_ON_SPARK, [ranges])
                 group, total = min(engine.group(ranges.num_rows), most), ranges.num_rows
                 neighbours = Metarange(ranges.sort_by("first_path"))
                 tasks = (tuple(neighbours.rows(i, min(i + group, total))) for i in range(0, total, group))
                 done = 0
                 for number, read in engine.run(partial(read_references, cutter=cutter), tasks, store):
-                    keep(read)
+                    pieces += read
                     done += min(group, total - number * group)
                     on_progress(done, total)
-
-                # The threads that read are gone, and what they had freed would stay with them.
-                pa.default_memory_pool().release_unused()
-
-                def joins() -> Iterator[JoinTask]:
-                    for number, rows in listed.slices():
-                        found.listed += len(rows)
-                        yield JoinTask(TaskRows(rows), tuple(references[number]))
-
-                join = partial(join_slice, prefixes=tuple(prefixes))
-                for number, free in engine.run(join, joins(), place):
+                work = partial(join_slice, prefixes=tuple(prefixes))
+                for number, free in cutter.join(listed, pieces, engine, work):
                     found.add(number, free.table)
-            finally:
-                cutter.clear()
+                found.listed = listed.count
+        except LakeopsError:  # of a store, some of which are OSErrors too
+            raise
+        except (OSError, pa.ArrowInvalid) as error:
+            reason = str(error).partition("\n")[0]
+            raise Transient(
+                f"the join that finds unreferenced objects failed: {reason}; see that {scratch.parent} has room, or "
+                "run it on Spark; nothing was deleted",
+                kind="engine_unavailable",
+            ) from error
         yield found
+
+
+@contextmanager
+def cutting(store: ObjectStore, listed: Listed, engine: Engine, scratch: Path) -> Iterator[Cutter]:
+    """A cutter of what refers to a listing, for tasks inside the block. Its files go then, or as garbage."""
+    place = _Scratch(scratch / "pieces") if engine.in_process else store
+    cutter = Cutter(place, f"{layout.TASKS}{Ids().new()}/", listed.borders)
+    try:
+        yield cutter
+    finally:
+        with suppress(LakeopsError):
+            place.delete([item.key for item in place.list(cutter.prefix)])
 
 
 class Unreferenced:
@@ -208,7 +212,7 @@ class Listed:
 
     def _batches(self) -> Iterator[pa.Table]:
         last = ""
-        for rows in filter(len, map(checked, self._listing())):
+        for rows in filter(len, self._listing()):
             names = in_one(rows.column(0))
             if names[0].as_py() <= last or pc.all(pc.less(names[:-1], names[1:])).as_py() is False:
                 raise Transient("the listing of the storage namespace is out of order; nothing was deleted; try again")
@@ -216,10 +220,13 @@ class Listed:
             yield rows
 
     def slices(self) -> Iterator[tuple[int, pa.Table]]:
-        """The number and the rows of every slice."""
+        """The number and the rows of every slice. ``count`` is then what these have."""
+        self.count = 0
         parts = (part for rows in self._batches() for part in _by_slice(rows, self.borders))
         for number, some in groupby(parts, key=itemgetter(0)):
-            yield number, pa.concat_tables(rows for _, rows in some)
+            table = pa.concat_tables(rows for _, rows in some)
+            self.count += len(table)
+            yield number, table
 
 
 class _Scratch(LocalStore):
@@ -281,19 +288,23 @@ class Cutter:
         view = memoryview(data)
         return [Piece(to[0], key, at, to[1] - at, crc32(view[at : to[1]])) for (_, at), to in pairwise(ends)]
 
-    def clear(self) -> None:
-        """Remove the scratch files. Garbage collection takes what is left."""
-        with suppress(LakeopsError):
-            self.place.delete([item.key for item in self.place.list(self.prefix)])
+    def join(
+        self, listed: Listed, pieces: list[Piece], engine: Engine, work: Callable[..., TaskRows]
+    ) -> Iterator[tuple[int, TaskRows]]:
+        """The number of each slice of the listing, in any order, and what ``work`` makes of it and its pieces."""
+        # The threads that read are gone, and what they had freed would stay with them.
+        pa.default_memory_pool().release_unused()
+        references = defaultdict[int, list[Piece]](list)
+        for piece in pieces:
+            references[piece.slice].append(piece)
+        tasks = (JoinTask(TaskRows(rows), tuple(references[number])) for number, rows in listed.slices())
+        return engine.run(work, tasks, self.place)
 
 
 def read_references(task: tuple[RangeRow, ...], store: ObjectStore, *, cutter: Cutter) -> list[Piece]:
     """Read what ranges refer to in the namespace, and cut it. Raises ``Corrupted`` or ``ObjectNotFound``."""
-    found = []
-    for row in task:
-        blocks = fetch_range(store, row).addresses(_BLOCK)
-        found.append(managed(store.url, pa.chunked_array(blocks, pa.large_string())).cast(pa.string()))
-    names = pa.concat_arrays(found)
+    tables = (fetch_range(store, row).read(_REFERENCED.names) for row in task)
+    names = pa.concat_arrays([managed(store.url, table.column(0)) for table in tables])
     if any(after.first_path <= before.last_path for before, after in pairwise(task)):
         names = names.unique()  # of several commits, which have most addresses in common
     return cutter.cut(pa.table([names], schema=_REFERENCED))
@@ -309,9 +320,15 @@ class JoinTask:
 
 def join_slice(task: JoinTask, place: ObjectStore, *, prefixes: tuple[str, ...]) -> TaskRows:
     """Find the rows of a slice that nothing refers to. Raises ``Corrupted`` where a piece is not what was written."""
+    met = mark_slice(task, place).table.column(0)
     rows = task.listed.table.combine_chunks()
-    names = in_one(rows.column(0))
-    met = _lie_under(names, prefixes)
+    return TaskRows(rows.filter(pc.invert(pc.or_(met, from_numpy(_lie_under(rows.column(0), prefixes))))))
+
+
+def mark_slice(task: JoinTask, place: ObjectStore) -> TaskRows:
+    """Say of each row of a slice whether something refers to it, in a column of bits. Raises ``Corrupted``."""
+    names = in_one(task.listed.table.column(0))
+    met = np.zeros(len(names), np.bool_)
     held, count = list[pa.Table](), 0
     for number, table in enumerate(_read_pieces(place, task.referenced), 1):
         held.append(table)
@@ -320,7 +337,7 @@ def join_slice(task: JoinTask, place: ObjectStore, *, prefixes: tuple[str, ...])
             at = pc.index_in(pa.concat_tables(held).column(0), value_set=names)
             met[to_numpy(at.drop_null())] = True
             held, count = [], 0
-    return TaskRows(rows.filter(from_numpy(~met)))
+    return TaskRows(pa.table({"referenced": from_numpy(met)}))
 
 
 def _read_pieces(place: ObjectStore, pieces: Sequence[Piece]) -> Iterator[pa.Table]:
@@ -353,22 +370,6 @@ def distinct_ranges(metaranges: Iterable[Metarange]) -> pa.Table:
     return _one_each(tables, "file")
 
 
-@contextmanager
-def _explained(scratch: Path) -> Iterator[None]:
-    """Raise ``engine_unavailable`` for what fails on this machine inside the block, a full disk for one."""
-    try:
-        yield
-    except LakeopsError:  # of a store, some of which are OSErrors too
-        raise
-    except (OSError, pa.ArrowInvalid) as error:
-        reason = str(error).partition("\n")[0]
-        raise Transient(
-            f"the join that finds unreferenced objects failed: {reason}; see that {scratch.parent} has room, or run it "
-            "on Spark; nothing was deleted",
-            kind="engine_unavailable",
-        ) from error
-
-
 def _lie_under(addresses: pa.ChunkedArray, prefixes: tuple[str, ...]) -> Mask:
     """For each address whether it lies under one of the prefixes. Prefixes of one length are looked for together."""
     by_size: dict[int, list[bytes]] = {}
@@ -397,8 +398,6 @@ def _one_each(tables: Sequence[pa.Table], name: str) -> pa.Table:
 
 _ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
 _DIRECTORY = r"[^/]*$"
-_BLOCK = 8_192
-"""Addresses that are decoded at a time: few enough to stay in the processor's cache."""
 
 
 def managed(namespace: str, addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -434,12 +433,3 @@ def _below(namespace: str, folder: str) -> str | None:
         return relative_directory(namespace, folder)
     except InvalidInput:
         return None
-
-
-def checked(table: pa.Table | pa.RecordBatch) -> pa.Table:
-    """Rows of a listing as a table of ``LISTED_SCHEMA``. Raises ``InvalidInput`` for other columns."""
-    table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-    try:
-        return table.select(LISTED_SCHEMA.names).cast(LISTED_SCHEMA)
-    except (KeyError, ValueError) as error:
-        raise InvalidInput(f"a listing has the columns {', '.join(LISTED_SCHEMA.names)}: {error}") from error
