@@ -22,6 +22,7 @@ from markupsafe import Markup
 from lakeops.model import errors
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound
 from lakeops.model.formatting import counted, human_size, moment, span
+from lakeops.model.names import COMMIT_ID
 from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ _TEMPLATES.filters |= {
     "short": lambda commit_id: commit_id[:SHORT],
 }
 _TEMPLATES.tests["web_address"] = is_web_address
+_TEMPLATES.tests["commit_id"] = COMMIT_ID.fullmatch
 _TEMPLATES.globals |= {"STYLE": Markup(_STYLE), "SCRIPT": Markup(_SCRIPT), "counted": counted}  # noqa: S704 - files of this package
 
 

@@ -2,6 +2,7 @@
 
 import html
 import re
+import tempfile
 import warnings
 from io import BytesIO
 from pathlib import Path
@@ -82,6 +83,16 @@ def shown(answer):
     assert answer.status_code == 200, answer.text
     body = answer.text.partition("<body>")[2]
     return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body)))
+
+
+def test_a_text_as_long_as_a_commit_id_is_no_link_to_a_commit(lake, ask):
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        place = f"file://{short}/".ljust(64, "x")
+        assert len(place) == 64
+        lake.create_repository("long", place)
+        found = ask("/long/audit").text
+    assert place[:20] in found
+    assert "/commit/file" not in found
 
 
 def test_every_link_leads_to_a_page(flights, ask):
