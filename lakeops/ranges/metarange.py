@@ -101,6 +101,25 @@ def fixed_bytes(array: pa.Array) -> memoryview:
     return memoryview(array.buffers()[1])[start : start + len(array) * width]
 
 
+def without(mine: pa.Array, theirs: pa.Array) -> Positions:
+    """The positions, ascending, of the ids or digests that ``theirs`` does not have.
+
+    Both sides usually share almost all, at their starts and at their ends. Only what is between is looked up.
+    """
+    one, other = (np.frombuffer(fixed_bytes(side), np.uint64) for side in (mine, theirs))
+    most, width = min(len(one), len(other)), mine.type.byte_width // 8
+    unequal = np.flatnonzero(one[:most] != other[:most])
+    lead = (int(unequal[0]) if len(unequal) else most) // width
+    most -= lead * width
+    unequal = np.flatnonzero(one[len(one) - most :] != other[len(other) - most :])
+    trail = (most - int(unequal[-1]) - 1 if len(unequal) else most) // width
+    size = len(mine) - lead - trail
+    if not size or lead + trail == len(theirs):
+        return np.arange(lead, lead + size)
+    known = pc.is_in(mine.slice(lead, size), value_set=theirs.slice(lead, len(theirs) - lead - trail))
+    return np.flatnonzero(~to_numpy(known)) + lead
+
+
 EMPTY_METARANGE_ID = metarange_id(pa.chunked_array([], pa.binary(32)))
 """The id of the metarange without ranges: what a repository starts with."""
 
@@ -394,20 +413,7 @@ class Metarange:
             missing[numbers] = False
             missing[lacking] = True
             return np.flatnonzero(missing)
-        # Two metaranges usually share almost all ranges, at their starts and at their ends.
-        most = min(len(self), len(other))
-        unequal = np.flatnonzero((self._words[:most] != other._words[:most]).any(axis=1))
-        lead = int(unequal[0]) if len(unequal) else most
-        most -= lead
-        left, right = self._words[len(self) - most :], other._words[len(other) - most :]
-        unequal = np.flatnonzero((left != right).any(axis=1))
-        trail = most - int(unequal[-1]) - 1 if len(unequal) else most
-        size = len(self) - lead - trail
-        if not size or lead + trail == len(other):
-            return np.arange(lead, lead + size)
-        middle = self.table.column("id").slice(lead, size)
-        known = pc.is_in(middle, value_set=other.table.column("id").slice(lead, len(other) - lead - trail))
-        return np.flatnonzero(~to_numpy(known)) + lead
+        return without(*(in_one(side.table.column("id")) for side in (self, other)))
 
     def _beside(self, other: Metarange) -> tuple[pa.Table, Positions]:
         """The ranges that have to be compared with those of another metarange, and their row numbers.
@@ -470,11 +476,6 @@ class Metarange:
         starts = self.leaves.starts
         rows = [np.zeros(0, np.int64), *[np.arange(starts[number], starts[number + 1]) for number in numbers]]
         return pa.concat_tables(tables), np.concatenate(rows)
-
-    @cached_property
-    def _words(self) -> npt.NDArray[np.uint64]:
-        raw = fixed_bytes(in_one(self.table.column("id")))
-        return np.frombuffer(raw, np.uint64).reshape(-1, 4)
 
 
 class Leaves:

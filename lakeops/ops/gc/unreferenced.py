@@ -316,9 +316,9 @@ def join_slice(task: JoinTask, place: ObjectStore, *, prefixes: tuple[str, ...])
     for number, table in enumerate(_read_pieces(place, task.referenced), 1):
         held.append(table)
         count += table.num_rows
-        if count >= 2 * len(names) or number == len(task.referenced):  # each call hashes all names
-            at = pc.index_in(pa.concat_tables(held).column(0), value_set=names)
-            met[to_numpy(at.drop_null())] = True
+        # Each call looks for all names, in a hash table that is slower the larger it is.
+        if count >= len(names) or number == len(task.referenced):
+            met |= to_numpy(pc.is_in(names, value_set=pa.concat_tables(held).column(0)))
             held, count = [], 0
     return TaskRows(rows.filter(from_numpy(~met)))
 
