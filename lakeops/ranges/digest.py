@@ -64,11 +64,10 @@ def complete(table: pa.Table) -> pa.Table:
 
 def same_identity(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
     """For each row of two tables of equal length whether both hold what a user calls the same object."""
-    contents = (pc.equal(left.column(name), right.column(name)) for name in ("size_bytes", "checksum"))
-    same = to_numpy(pc.and_(*contents))
-    alike = np.flatnonzero(same)
-    if len(alike):
-        same[alike] = same_labels(left.take(from_numpy(alike)), right.take(from_numpy(alike)))
+    sizes = pc.equal(left["size_bytes"], right["size_bytes"])
+    same = to_numpy(pc.and_(sizes, pc.equal(left["checksum"], right["checksum"])))
+    if same.any():
+        same[same] = same_labels(left.filter(from_numpy(same)), right.filter(from_numpy(same)))
     return same
 
 

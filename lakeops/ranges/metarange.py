@@ -106,7 +106,7 @@ def without(mine: pa.Array, theirs: pa.Array) -> Positions:
 
     Both sides usually share almost all, at their starts and at their ends. Only what is between is looked up.
     """
-    one, other = (np.frombuffer(fixed_bytes(side), np.uint64) for side in (mine, theirs))
+    one, other = np.frombuffer(fixed_bytes(mine), np.uint64), np.frombuffer(fixed_bytes(theirs), np.uint64)
     most, width = min(len(one), len(other)), mine.type.byte_width // 8
     unequal = np.flatnonzero(one[:most] != other[:most])
     lead = (int(unequal[0]) if len(unequal) else most) // width
@@ -117,7 +117,8 @@ def without(mine: pa.Array, theirs: pa.Array) -> Positions:
     if not size or lead + trail == len(theirs):
         return np.arange(lead, lead + size)
     known = pc.is_in(mine.slice(lead, size), value_set=theirs.slice(lead, len(theirs) - lead - trail))
-    return np.flatnonzero(~to_numpy(known)) + lead
+    unknown: Positions = np.flatnonzero(~to_numpy(known)) + lead
+    return unknown
 
 
 EMPTY_METARANGE_ID = metarange_id(pa.chunked_array([], pa.binary(32)))
@@ -409,11 +410,8 @@ class Metarange:
             if other.leaves is not None:
                 return lacking
             # The other one has nothing in the place of leaves that were not looked at.
-            missing = np.ones(len(self), np.bool_)
-            missing[numbers] = False
-            missing[lacking] = True
-            return np.flatnonzero(missing)
-        return without(*(in_one(side.table.column("id")) for side in (self, other)))
+            return np.delete(np.arange(len(self)), np.setdiff1d(numbers, lacking))
+        return without(in_one(self.table.column("id")), in_one(other.table.column("id")))
 
     def _beside(self, other: Metarange) -> tuple[pa.Table, Positions]:
         """The ranges that have to be compared with those of another metarange, and their row numbers.

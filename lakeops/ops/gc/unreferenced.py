@@ -316,8 +316,7 @@ def join_slice(task: JoinTask, place: ObjectStore, *, prefixes: tuple[str, ...])
     for number, table in enumerate(_read_pieces(place, task.referenced), 1):
         held.append(table)
         count += table.num_rows
-        # Each call looks for all names, in a hash table that is slower the larger it is.
-        if count >= len(names) or number == len(task.referenced):
+        if count >= len(names) or number == len(task.referenced):  # a larger hash table is slower than another call
             met |= to_numpy(pc.is_in(names, value_set=pa.concat_tables(held).column(0)))
             held, count = [], 0
     return TaskRows(rows.filter(from_numpy(~met)))
