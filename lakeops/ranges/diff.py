@@ -21,14 +21,13 @@ import pyarrow.compute as pc
 
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.records import Change, ChangeType, Summary
-from lakeops.ranges.digest import Positions, same_labels
-from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths
+from lakeops.ranges.digest import IDENTITY_COLUMNS, Positions, same_labels
+from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, without
 from lakeops.ranges.range_file import RangeFile
 from lakeops.ranges.read import RangeReader
 
 Columns: TypeAlias = tuple[list[str], list[str]]
 
-IDENTITY_COLUMNS = ["checksum", "size_bytes", "content_type", "metadata"]
 SKETCH_COLUMNS = ["path", "size_bytes"]
 
 MOST_TOGETHER = 16
@@ -64,8 +63,7 @@ class DifferingRows:
         numbers = np.arange(span.start, span.stop)
         if other is not None:
             theirs = other.file.digests.slice(other.start, other.stop - other.start)
-            mine = span.file.digests.slice(span.start, len(numbers))
-            numbers = numbers[~to_numpy(pc.is_in(mine, value_set=theirs))]
+            numbers = span.start + without(span.file.digests.slice(span.start, len(numbers)), theirs)
         table = span.file.take(numbers, columns)
         if prefix:
             under = pc.starts_with(table.column("path"), prefix)

@@ -39,8 +39,8 @@ from lakeops.engine.base import Engine, LocalEngine, TaskRows
 from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.records import ChangeType, Progress, Split, Strategy, Summary, quiet
 from lakeops.ranges.apply import Applied, apply
-from lakeops.ranges.diff import DIFF_SCHEMA, IDENTITY_COLUMNS, SKETCH_COLUMNS, DiffBatch, diff, diff_batches, summary
-from lakeops.ranges.digest import Positions, same_identity
+from lakeops.ranges.diff import DIFF_SCHEMA, SKETCH_COLUMNS, DiffBatch, diff, diff_batches, summary
+from lakeops.ranges.digest import IDENTITY_COLUMNS, Positions, same_identity
 from lakeops.ranges.metarange import Delta, Metarange
 from lakeops.ranges.range_file import RangeFile
 from lakeops.ranges.range_merge import Mask, merge_ranges

@@ -101,6 +101,26 @@ def fixed_bytes(array: pa.Array) -> memoryview:
     return memoryview(array.buffers()[1])[start : start + len(array) * width]
 
 
+def without(mine: pa.Array, theirs: pa.Array) -> Positions:
+    """The positions, ascending, of the ids or digests that ``theirs`` does not have.
+
+    Both sides usually share almost all, at their starts and at their ends. Only what is between is looked up.
+    """
+    one, other = np.frombuffer(fixed_bytes(mine), np.uint64), np.frombuffer(fixed_bytes(theirs), np.uint64)
+    most, width = min(len(one), len(other)), mine.type.byte_width // 8
+    unequal = np.flatnonzero(one[:most] != other[:most])
+    lead = (int(unequal[0]) if len(unequal) else most) // width
+    most -= lead * width
+    unequal = np.flatnonzero(one[len(one) - most :] != other[len(other) - most :])
+    trail = (most - int(unequal[-1]) - 1 if len(unequal) else most) // width
+    size = len(mine) - lead - trail
+    if not size or lead + trail == len(theirs):
+        return np.arange(lead, lead + size)
+    known = pc.is_in(mine.slice(lead, size), value_set=theirs.slice(lead, len(theirs) - lead - trail))
+    unknown: Positions = np.flatnonzero(~to_numpy(known)) + lead
+    return unknown
+
+
 EMPTY_METARANGE_ID = metarange_id(pa.chunked_array([], pa.binary(32)))
 """The id of the metarange without ranges: what a repository starts with."""
 
@@ -390,24 +410,8 @@ class Metarange:
             if other.leaves is not None:
                 return lacking
             # The other one has nothing in the place of leaves that were not looked at.
-            missing = np.ones(len(self), np.bool_)
-            missing[numbers] = False
-            missing[lacking] = True
-            return np.flatnonzero(missing)
-        # Two metaranges usually share almost all ranges, at their starts and at their ends.
-        most = min(len(self), len(other))
-        unequal = np.flatnonzero((self._words[:most] != other._words[:most]).any(axis=1))
-        lead = int(unequal[0]) if len(unequal) else most
-        most -= lead
-        left, right = self._words[len(self) - most :], other._words[len(other) - most :]
-        unequal = np.flatnonzero((left != right).any(axis=1))
-        trail = most - int(unequal[-1]) - 1 if len(unequal) else most
-        size = len(self) - lead - trail
-        if not size or lead + trail == len(other):
-            return np.arange(lead, lead + size)
-        middle = self.table.column("id").slice(lead, size)
-        known = pc.is_in(middle, value_set=other.table.column("id").slice(lead, len(other) - lead - trail))
-        return np.flatnonzero(~to_numpy(known)) + lead
+            return np.delete(np.arange(len(self)), np.setdiff1d(numbers, lacking))
+        return without(in_one(self.table.column("id")), in_one(other.table.column("id")))
 
     def _beside(self, other: Metarange) -> tuple[pa.Table, Positions]:
         """The ranges that have to be compared with those of another metarange, and their row numbers.
@@ -470,11 +474,6 @@ class Metarange:
         starts = self.leaves.starts
         rows = [np.zeros(0, np.int64), *[np.arange(starts[number], starts[number + 1]) for number in numbers]]
         return pa.concat_tables(tables), np.concatenate(rows)
-
-    @cached_property
-    def _words(self) -> npt.NDArray[np.uint64]:
-        raw = fixed_bytes(in_one(self.table.column("id")))
-        return np.frombuffer(raw, np.uint64).reshape(-1, 4)
 
 
 class Leaves:

@@ -28,7 +28,7 @@ from lakeops.model.arrow import RANGE_SCHEMA, array, from_numpy, no_rows, to_num
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split, Summary
 from lakeops.ranges.chunker import Chunker, Hashes, path_hashes
-from lakeops.ranges.digest import Positions, complete, entry_digests, same_identity, with_digests
+from lakeops.ranges.digest import IDENTITY_COLUMNS, Positions, complete, entry_digests, same_identity, with_digests
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.range_file import RangeFile, RangeWriter, fetch_range, fetch_ranges
 from lakeops.store.base import ObjectStore
@@ -199,8 +199,9 @@ def apply_changes(base: pa.Table, changes: pa.Table) -> AppliedRows:
     dead = to_numpy(changes.column("tombstone"))
     rewritten = np.flatnonzero(found & ~dead)
     if len(rewritten):
-        old = base.take(from_numpy(places[rewritten]))
-        rewritten = rewritten[~same_identity(old, changes.take(from_numpy(rewritten)))]
+        old = base.select(IDENTITY_COLUMNS).take(from_numpy(places[rewritten]))
+        new = changes.select(IDENTITY_COLUMNS).take(from_numpy(rewritten))
+        rewritten = rewritten[~same_identity(old, new)]
     added = np.flatnonzero(~found & ~dead)
     removed = np.flatnonzero(found & dead)
     summary = Summary(added=len(added), removed=len(removed), changed=len(rewritten))

@@ -333,9 +333,8 @@ def mark_slice(task: JoinTask, place: ObjectStore) -> TaskRows:
     for number, table in enumerate(_read_pieces(place, task.referenced), 1):
         held.append(table)
         count += table.num_rows
-        if count >= 2 * len(names) or number == len(task.referenced):  # each call hashes all names
-            at = pc.index_in(pa.concat_tables(held).column(0), value_set=names)
-            met[to_numpy(at.drop_null())] = True
+        if count >= len(names) or number == len(task.referenced):  # a larger hash table is slower than another call
+            met |= to_numpy(pc.is_in(names, value_set=pa.concat_tables(held).column(0)))
             held, count = [], 0
     return TaskRows(pa.table({"referenced": from_numpy(met)}))
 
