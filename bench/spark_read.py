@@ -1,18 +1,21 @@
-"""Spark reads 1,000 Parquet files through ``lakeops.spark.read``, and the same physical files without lakeops.
+"""Spark reads many Parquet files through ``lakeops.spark.read``, and the same physical files without lakeops.
 
 ::
 
-    PYTHONPATH=.:tests python -m bench.spark_read           files of this machine
-    PYTHONPATH=.:tests python -m bench.spark_read --s3      a bucket of the server at LAKEOPS_TEST_S3_ENDPOINT
+    PYTHONPATH=.:tests python -m bench.spark_read                    1,000 files of this machine
+    PYTHONPATH=.:tests python -m bench.spark_read --files 10000      10,000 of them
+    PYTHONPATH=.:tests python -m bench.spark_read --s3               a bucket of LAKEOPS_TEST_S3_ENDPOINT
 
 A bucket needs Spark's S3 connector: LAKEOPS_TEST_ENGINES is where ``tests/services/engines.py`` has put one. Each way
-counts the rows and sums a column in the same session, by turns. *Files* names the physical files one by one to Spark.
-*Folder* names the directory that they lie in, which only works for a table that was written in one go.
+counts the rows and sums a column in the same session, by turns. *Files* names the physical files one by one to Spark,
+up to 1,000 of them: Spark starts a task for each. *Folder* names the directory that they lie in, which only works for
+a table that was written in one go.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import statistics
 import tempfile
@@ -21,42 +24,50 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
 import lakeops.spark
 from lakeops import Lake, Repository, Settings
 
-FILES, ROWS, DAYS = 1000, 1000, 50
-SHAPES = {"plain": (), "by day": ("day",)}
-"""Tables by the columns that are folders."""
+ROWS, DAYS, FEW = 1000, 50, 1000
+SHAPES, DIRECT = ("plain", "by day"), ("files", "folder")
 
 
-def fill(spark: SparkSession, lake: Lake, repo: Repository) -> None:
-    """Write the tables, a file a task."""
-    number = F.floor(F.col("id") / ROWS)
-    rows = spark.range(0, FILES * ROWS, 1, FILES).withColumns({"amount": number, "day": number % DAYS})
-    for shape, folders in SHAPES.items():
-        uri = f"lakefs://{repo.id}/main/{shape}/"
-        assert lakeops.spark.write(rows, uri, partition_by=folders, lake=lake) == FILES
-    repo.branch("main").commit("Two tables of 1,000 files")
+def fill(repo: Repository, files: int) -> None:
+    """Write the tables, each as one output."""
+    for shape in SHAPES:
+        branch = repo.branch("main")
+        output = branch.open_output(f"{shape}/", "append", "refuse")
+        for number in range(files):
+            rows = {"id": range(number * ROWS, (number + 1) * ROWS), "amount": [number] * ROWS}
+            written = io.BytesIO()
+            pq.write_table(pa.table(rows), written)
+            written.seek(0)
+            folder = f"day={number % DAYS}/" if shape == "by day" else ""
+            output.store.put(f"{output.address}{folder}part-{number:05}.parquet", written)
+        assert branch.link_output(output, "append", "refuse") == files
+    repo.branch("main").commit("Two tables")
 
 
-def ways(spark: SparkSession, lake: Lake, uri: str) -> dict[str, Callable[[], DataFrame]]:
+def ways(spark: SparkSession, lake: Lake, uri: str, files: int) -> dict[str, Callable[[], DataFrame]]:
     """What to measure, by name."""
     urls = lakeops.spark.files(uri, lake=lake).urls()
     folder = urls[0].rpartition("/day=" if "/day=" in urls[0] else "/")[0]
+    named = {"files": lambda: spark.read.parquet(*urls)} if files <= FEW else {}
     return {
-        "files": lambda: spark.read.parquet(*urls),
+        **named,
         "folder": lambda: spark.read.parquet(folder),
         "lakeops": lambda: lakeops.spark.read(spark, uri, lake=lake),
         "lakeops, check=False": lambda: lakeops.spark.read(spark, uri, lake=lake, check=False),
     }
 
 
-def measure(spark: SparkSession, lake: Lake, uri: str, repeats: int) -> None:
+def measure(spark: SparkSession, lake: Lake, uri: str, files: int, repeats: int) -> None:
     """Print the median of each way, and its ratio to both direct ones."""
-    found = ways(spark, lake, uri)
+    found = ways(spark, lake, uri, files)
     loads: dict[str, list[float]] = {way: [] for way in found}
     times: dict[str, list[float]] = {way: [] for way in found}
     for turn in range(-2, repeats):  # the first ones warm the JVM up
@@ -65,17 +76,14 @@ def measure(spark: SparkSession, lake: Lake, uri: str, repeats: int) -> None:
             frame = read()
             loaded = perf_counter()
             row = frame.agg(F.count("*"), F.sum("amount")).first()
-            assert tuple(row) == (FILES * ROWS, ROWS * FILES * (FILES - 1) // 2)
+            assert tuple(row) == (files * ROWS, ROWS * files * (files - 1) // 2)
             if turn >= 0:
                 loads[way].append(loaded - began)
                 times[way].append(perf_counter() - began)
-    files, folder = (statistics.median(times[way]) for way in ("files", "folder"))
-    for way, some in times.items():
-        median = statistics.median(some)
-        print(
-            f"  {way:22}{1000 * statistics.median(loads[way]):8.0f}{1000 * median:8.0f}"
-            f"{median / files:8.2f}{median / folder:8.2f}"
-        )
+    medians = {way: statistics.median(some) for way, some in times.items()}
+    for way, median in medians.items():
+        ratios = [f"{median / medians[direct]:8.2f}" if direct in medians else f"{'-':>8}" for direct in DIRECT]
+        print(f"  {way:22}{1000 * statistics.median(loads[way]):8.0f}{1000 * median:8.0f}{''.join(ratios)}")
 
 
 def session(place: str, *, s3: bool) -> SparkSession:
@@ -103,6 +111,7 @@ def session(place: str, *, s3: bool) -> SparkSession:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--s3", action="store_true", help="in a bucket")
+    parser.add_argument("--files", type=int, default=FEW)
     parser.add_argument("--repeats", type=int, default=7)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
@@ -119,10 +128,11 @@ def main() -> None:
             namespace = f"s3://{bucket}/tables"
         with Lake.open(settings=settings) as lake:
             repo = lake.create_repository("bench", storage_namespace=namespace)
-            fill(spark, lake, repo)
+            fill(repo, given.files)
             for shape in SHAPES:
-                print(f"{shape}, {FILES:,} files\n  {'medians, ms':22}{'load':>8}{'all':>8}{'files':>8}{'folder':>8}")
-                measure(spark, lake, f"lakefs://bench/main/{shape}/", given.repeats)
+                print(f"{shape}, {given.files:,} files")
+                print(f"  {'medians, ms':22}{'load':>8}{'all':>8}{'files':>8}{'folder':>8}")
+                measure(spark, lake, f"lakefs://bench/main/{shape}/", given.files, given.repeats)
         spark.stop()
 
 

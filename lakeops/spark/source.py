@@ -26,19 +26,20 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import datasource as spark_api
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
 from pyspark.sql.types import StructType
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound, Transient
 from lakeops.model.names import LakeUri, split_connection
 from lakeops.model.sanitising import excerpt
-from lakeops.spark.tables import MOST_DIGITS, File, Files, files
+from lakeops.spark.tables import MOST_DIGITS, File, Files, files, is_true
 from lakeops.store import foreign, recorded
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from lakeops.lake import Lake, Ref
+    from lakeops.lake import Lake, Ref, Repository
     from lakeops.ops.output import Output, OutputMode
 
 PART_BYTES = 64 << 20
@@ -182,7 +183,7 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
     @property
     def ignores_corrupt(self) -> bool:
         """Whether damaged files are skipped."""
-        return str(self.options.get("ignorecorruptfiles")).lower() == "true"
+        return is_true(self.options, "ignoreCorruptFiles")
 
     def reader(self, schema: StructType) -> spark_api.DataSourceReader:
         """A reader of the pinned files. It takes no filters: Spark would keep what they left for other scans."""
@@ -269,26 +270,44 @@ class Reader(_FileReader, spark_api.DataSourceReader):  # type: ignore[misc]
         return {**self.__dict__, "_files": None}
 
 
-class StreamReader(_FileReader, spark_api.DataSourceStreamReader):  # type: ignore[misc]
+class StreamReader(_FileReader, spark_api.DataSourceStreamReader, AvailableNow):  # type: ignore[misc]
     """Reads the files that were added or changed since the last commit that was read. Deletions give no rows."""
 
     def __init__(self, source: LakeopsDataSource, schema: StructType) -> None:
-        repository, ref, prefix = LakeUri.parse(source.plain_uri).with_prefix()
-        with source.lake() as lake:
-            lake.repository(repository).branch(ref)  # a tag or a commit never moves: raise
-            start = source.options.get("startingref")
-            self._first = lake.repository(repository).ref(start).commit_id if start else ""
-        super().__init__(schema, skip=source.ignores_corrupt)
-        self._source, self._repository, self._ref, self._prefix = source, repository, ref, prefix
+        self._source, self._last, self._refusal = source, "", None
+        try:
+            super().__init__(schema, skip=source.ignores_corrupt)
+            self._repository, self._ref, self._prefix = LakeUri.parse(source.plain_uri).with_prefix()
+        except LakeopsError as error:  # Spark shows an UnboundLocalError in place of one that is raised here
+            self._refusal = error
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Lake, Repository]]:
+        """The lake and the repository. Raises what is wrong with the options or the schema, or with the ref."""
+        if self._refusal is not None:
+            raise self._refusal
+        with self._source.lake() as lake:
+            repository = lake.repository(self._repository)
+            repository.branch(self._ref)  # a tag or a commit never moves: raise
+            yield lake, repository
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's
         """The empty state, after which the first batch reads all files; or ``startingRef``."""
-        return {"commit": self._first}
+        start = self._source.options.get("startingref")
+        with self._opened() as (_, repository):
+            try:
+                return {"commit": "" if start is None else repository.ref(start).commit_id}
+            except LakeopsError as error:
+                raise InvalidInput(f"option startingRef {excerpt(start)}: {error.message}") from None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        """Let the query end at the head of now, after as many batches as it takes to get there."""
+        self._last = self.latestOffset({}, None)["commit"]
 
     def latestOffset(self, start: dict[str, str], limit: object) -> dict[str, str]:  # noqa: N802, ARG002 - Spark's
         """The head commit of the branch."""
-        with self._source.lake() as lake:
-            return {"commit": lake.repository(self._repository).ref(self._ref).commit_id}
+        with self._opened() as (_, repository):
+            return {"commit": self._last or repository.ref(self._ref).commit_id}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[spark_api.InputPartition]:
         """The files that the later commit added, or whose contents it changed.
@@ -298,8 +317,7 @@ class StreamReader(_FileReader, spark_api.DataSourceStreamReader):  # type: igno
         """
         if start["commit"] == end["commit"]:
             return []
-        with self._source.lake() as lake:
-            repository = lake.repository(self._repository)
+        with self._opened() as (lake, repository):
             later, head = repository.ref(end["commit"]), repository.ref(self._ref).commit_id
             since = repository.diff(end["commit"], head, prefix=self._prefix) if head != end["commit"] else ()
             replaced = frozenset(change.path for change in since)

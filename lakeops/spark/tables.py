@@ -8,15 +8,17 @@ finds the values there, which is quicker than a join.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from fnmatch import translate
-from threading import Lock
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, unquote
 
@@ -118,12 +120,16 @@ def files(
     columns: tuple[str, ...] | None = None
     above: list[str] = []
     listed, deeper = [], []
+    folders: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], list[str]]] = {}
     rows = shown.entries.select(["path", "physical_address", "size_bytes", "checksum"]).to_pylist()
     for row, (store, key), algorithm in zip(rows, shown.sources, shown.algorithms, strict=True):
         path, address, size, checksum = row.values()
         if not is_table_file(path[inside:]) or path in leave_out:
             continue
-        names, values, root = _in_folders(path, inside) if not recursive else ((), (), [])
+        folder = path[: path.rfind("/") + 1]
+        if folder not in folders:
+            folders[folder] = ((), (), []) if recursive else _in_folders(path, inside)
+        names, values, root = folders[folder]
         file = File(path, address, size, values, store, key, checksum, algorithm)
         if not names and not recursive and "/" in path[inside:]:
             deeper.append(file)
@@ -264,13 +270,6 @@ def _kind(value: str) -> str:
 
 SaveMode = Literal["error", "append", "overwrite", "ignore"]
 
-FILES_A_TASK = 32
-"""Files that one task looks up: on a bucket one request each, one after the other."""
-
-_LOOK_UP_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-_looking_up = Lock()
-"""Held while that setting of a session differs, so that two threads do not restore each other's value."""
-
 _SERVED = {"pathglobfilter", "recursivefilelookup"}
 """Options of Spark's reader that lakeops serves, by the names that paths have."""
 _NO_OPTIONS = {
@@ -329,7 +328,7 @@ def read(
         raise InvalidInput(f"option {name} goes by physical files: {_NO_OPTIONS[name]}")
     if re.search(r"[{}\\^]|\[!", str(given.get("pathglobfilter"))):
         raise InvalidInput("pathGlobFilter may have *, ? and [...] alone")
-    recursive = _looks_below(given)
+    recursive = is_true(given, "recursiveFileLookup")
     passed = {name: value for name, value in options.items() if name.lower() not in _SERVED}
     found = files(uri, lake=lake, check=check, recursive=recursive)
     kind = format or found.format()
@@ -354,33 +353,33 @@ def read(
     nothing = not kept.files
     if nothing:
         kept = replace(found, files=found.files[:1])  # tells the columns
-    paths = _spark_patterns(kept, s3)
     data = None
     if wanted is not None:
         in_folders = {*map(folded, types)}
         data = StructType([field for field in wanted if folded(field.name) not in in_folders])
 
-    def load(**how: str) -> DataFrame:
+    def load(paths: str | list[str], **how: Any) -> DataFrame:  # noqa: ANN401 - the reader's own
         reader = spark.read.format(kind).options(**passed, **how)
         return (reader if data is None else reader.schema(data)).load(paths)
 
-    with _looked_up_together(spark, len(paths)):
-        merged = str(given.get("mergeschema", _is_on(spark, "spark.sql.parquet.mergeSchema"))).lower() == "true"
-        first = _spark_patterns(replace(found, files=found.files[:1]), s3)
-        if data is None and kind.lower() == "parquet" and not merged and first != [min(paths)]:
-            data = spark.read.format(kind).options(**passed).load(first).schema  # Spark takes that of the first file
-        folder = _folder_of_one_job(kept, s3)
-        frame = None if folder is None else load(basePath=folder)
-        if frame is None or frame.dtypes[-len(types) :] != [*types.items()]:  # not the types asked for
-            frame = _with_values(spark, load(), kept, types, s3)
+    merged = str(given.get("mergeschema", _is_on(spark, "spark.sql.parquet.mergeSchema"))).lower() == "true"
+    first = replace(found, files=found.files[:1])
+    if data is None and kind.lower() == "parquet" and not merged and first.urls(s3) != [min(kept.urls(s3))]:
+        data = load(_spark_patterns(first, s3)).schema  # Spark takes that of the first file
+    logs = kind.lower() in FORMATS and hasattr(spark, "_sc")  # Connect plans elsewhere, and again for each action
+    folder = _folder_of_one_job(kept, s3)
+    frame = None if folder is None else _loaded(load, kept, s3, folder, logs=logs)
+    if frame is None or frame.dtypes[-len(types) :] != [*types.items()]:  # not the types asked for
+        frame = _with_values(spark, _loaded(load, kept, s3, logs=logs), kept, types, s3)
     none = frame.where(F.lit(False))
     return none if nothing else frame.union(none)  # which has no _metadata: that speaks of physical files
 
 
-def _looks_below(given: Mapping[str, Any]) -> bool:
-    told = str(given.get("recursivefilelookup", False)).lower()
+def is_true(given: Mapping[str, Any], option: str) -> bool:
+    """Tell whether an option is true, of options by their names in lower case. Raises ``InvalidInput``."""
+    told = str(given.get(option.lower(), False)).lower()
     if told not in {"true", "false"}:
-        raise InvalidInput(f"recursiveFileLookup is true or false, not {excerpt(told)}")
+        raise InvalidInput(f"{option} is true or false, not {excerpt(told)}")
     return told == "true"
 
 
@@ -392,23 +391,46 @@ def _spark_patterns(found: Files, s3: str) -> list[str]:
     return [re.sub(r"([\[\]{}*?\\])", r"\\\1", url) for url in found.urls(s3)]  # Spark sees no pattern in them
 
 
-@contextmanager
-def _looked_up_together(spark: SparkSession, files: int) -> Iterator[None]:
-    """Let Spark look files up in tasks of ``FILES_A_TASK`` for the block.
+def _loaded(
+    load: Callable[..., DataFrame], found: Files, s3: str, folder: str | None = None, *, logs: bool
+) -> DataFrame:
+    """Load files of which Spark looks none up: their list is a log, as one of Spark's streams leaves it in its folder.
 
-    By default Spark runs a task for each of more than 32 paths, which takes longer than to read small files.
+    Without ``logs``, and where Spark does not take the log, it gets the path of each file.
     """
-    with _looking_up:
-        before = spark.conf.get(_LOOK_UP_TASKS, None)
-        wanted = -(-files // FILES_A_TASK)
-        spark.conf.set(_LOOK_UP_TASKS, str(wanted if before is None else min(wanted, int(before))))
-        try:
-            yield
-        finally:
-            if before is None:
-                spark.conf.unset(_LOOK_UP_TASKS)
-            else:
-                spark.conf.set(_LOOK_UP_TASKS, before)
+    if logs:
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
+        sizes = {_spark_name(file, s3): file.size_bytes for file in found}
+        about = {"isDir": False, "modificationTime": 0, "blockReplication": 1, "blockSize": 1 << 25, "action": "add"}
+        lines = (json.dumps({"path": name, "size": size, **about}) for name, size in sizes.items())
+        with TemporaryDirectory(prefix="lakeops-") as place, suppress(PySparkException, Py4JJavaError):
+            Path(place, "_spark_metadata").mkdir()
+            Path(place, "_spark_metadata", "0").write_text("\n".join(["v1", *lines]), encoding="utf-8")
+            # Columns of folders are found up to the first folder that is none.
+            frame = load(f"file:{place}", recursiveFileLookup=folder is None)
+            if _names(frame) == sizes.keys():
+                return frame
+    return load(_spark_patterns(found, s3), **({} if folder is None else {"basePath": folder}))
+
+
+def _names(frame: DataFrame) -> set[str]:
+    """The names that Spark has for the files of a frame."""
+    if (plan := getattr(frame, "_jdf", None)) is None:
+        names = frame.inputFiles()
+    else:  # Python would fetch each name by itself
+        java = frame.sparkSession._jvm.org.apache.hadoop.util.StringUtils  # noqa: SLF001
+        names = java.join("\n", plan.inputFiles()).split("\n")
+    return {re.sub("^file:/+", "file:/", name) for name in names}
+
+
+# Java's URIs percent-encode some ASCII characters and keep letters of other scripts.
+_ENCODED = str.maketrans({one: quote(one, safe="/:@!$&'()*+,;=~") for one in map(chr, range(0x80))})
+
+
+def _spark_name(file: File, s3: str) -> str:
+    return file.url(s3).translate(_ENCODED)
 
 
 def _folder_of_one_job(found: Files, s3: str) -> str | None:
@@ -421,7 +443,7 @@ def _folder_of_one_job(found: Files, s3: str) -> str | None:
         end = "".join(f"/{name}={text}" for name, text in zip(found.columns, texts, strict=True))
         directory = file.url(s3).rpartition("/")[0]
         roots.add(directory.removesuffix(end))
-        if len(roots) > 1 or directory in roots:
+        if len(roots) > 1 or directory in roots or "=" in min(roots).rpartition("/")[2]:
             return None
     return roots.pop()
 
@@ -440,10 +462,8 @@ def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Map
         # Spark would know that a plain literal is no null, which it does not of a folder.
         values = {name: _cast(F.nullif(F.lit(value), F.lit(NULL)), type_of) for (name, type_of), value in literals}
         return plain.withColumns(values).select(*map(_quoted, order))
-    # Java's URIs percent-encode some ASCII characters and keep letters of other scripts.
-    encoded = str.maketrans({one: quote(one, safe="/:@!$&'()*+,;=~") for one in map(chr, range(0x80))})
-    named = [file.url(s3).translate(encoded) for file in found]
-    strangers = {re.sub("^file:/+", "file:/", one) for one in frame.inputFiles()} ^ {*named}
+    named = [_spark_name(file, s3) for file in found]
+    strangers = _names(frame) ^ {*named}
     if strangers:  # a file that the join does not know would lose its rows
         raise LakeopsError(
             f"Spark calls a file of {found.uri!r} by a name that lakeops does not expect, {excerpt(min(strangers))}: "

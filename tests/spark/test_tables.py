@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -216,6 +217,17 @@ def test_an_option_that_speaks_of_physical_files_is_refused(session, home, order
             source(session, home, "lakefs://shop/main/orders/", **{option: value})
 
 
+@pytest.mark.parametrize("schema", [None, "id bigint, amount bigint"])
+def test_rows_are_the_same_where_spark_takes_no_list(session, orders: Repository, schema: str | None) -> None:
+    setting = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
+    session.conf.set(setting, "true")
+    try:
+        for uri, some in (("lakefs://shop/main/orders/", ALL), ("lakefs://shop/main/orders/day=2/", [(2, 20)])):
+            assert rows(lakeops.spark.read(session, uri, schema=schema)) == some
+    finally:
+        session.conf.unset(setting)
+
+
 def test_names_of_physical_files_are_not_told(session, orders: Repository) -> None:
     frame = lakeops.spark.read(session, "lakefs://shop/main/orders/")
     with pytest.raises(PySparkException, match="`_metadata`"):
@@ -396,6 +408,73 @@ def test_a_stream_gives_what_commits_add(session, home, orders: Repository, tmp_
     main.commit("day 4")
     assert arrived() == [(4, 40, 4)]
     assert arrived(startingRef="main~1") == [(4, 40, 4)]
+
+
+BAD_OPTIONS = {
+    "a ref": ({"startingRef": "nowhere"}, "option startingRef 'nowhere': .*nowhere"),
+    "an ancestor": ({"startingRef": "main~9"}, "option startingRef 'main~9': "),
+    "no ref": ({"startingRef": ""}, "option startingRef '': "),
+    "a place": ({"startingRef": "lakefs://shop/main"}, "option startingRef 'lakefs://shop/main': "),
+    "a tag": ({"ref": "lakefs://shop/v1/orders/"}, "RefNotFound: .*v1"),
+    "a repository": ({"ref": "lakefs://shops/main/orders/"}, "RepositoryNotFound: .*shops"),
+    "no place": ({"ref": "shop/main"}, "InvalidInput: .*shop/main"),
+    "a format": ({"format": "csv"}, "reads Parquet and not 'csv'"),
+    "a flag": ({"ignoreCorruptFiles": "yes"}, "ignoreCorruptFiles is true or false, not 'yes'"),
+}
+
+
+@pytest.mark.parametrize("what", [*BAD_OPTIONS])
+def test_a_bad_option_of_a_stream_is_named(session, home, orders: Repository, tmp_path: Path, what: str) -> None:
+    orders.create_tag("v1", "main")
+    options, says = BAD_OPTIONS[what]
+    given = {"home": str(home), "ref": "lakefs://shop/main/orders/", **options}
+    with pytest.raises(PySparkException) as caught:
+        frame = session.readStream.format("lakeops").schema("id bigint, amount bigint, day int").options(**given).load()
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+    told = str(caught.value)
+    assert re.search(says, told), told
+    assert "UnboundLocalError" not in told
+
+
+def test_a_run_of_a_stream_gives_what_was_there_when_it_began(session, home, orders: Repository, tmp_path) -> None:
+    """As Spark's file source does after an error: it ends the batch that failed and goes on to the next one."""
+    main = orders.branch("main")
+    plain = tmp_path / "plain"
+    plain.mkdir()
+
+    def put(name: str, data: bytes) -> None:
+        main.put(f"t/{name}", data)
+        (plain / name).write_bytes(data)
+        main.commit(name)
+
+    def batches(frame: DataFrame, checkpoint: str) -> list[list[tuple]]:
+        got: list[list[tuple]] = []
+        writer = frame.writeStream.foreachBatch(lambda batch, _: got.append(rows(batch)))
+        query = (
+            writer.option("checkpointLocation", str(tmp_path / f"{checkpoint}-checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return [batch for batch in got if batch]
+
+    def ours() -> list[list[tuple]]:
+        reader = session.readStream.format("lakeops").schema("id bigint").option("home", str(home))
+        return batches(reader.load("lakefs://shop/main/t/"), "ours")
+
+    def sparks() -> list[list[tuple]]:
+        return batches(session.readStream.schema("id bigint").parquet(str(plain)), "plain")
+
+    put("a.parquet", pd.DataFrame({"id": [1]}).to_parquet())
+    assert ours() == sparks() == [[(1,)]]
+    put("b.parquet", b"no Parquet")
+    for read in (ours, sparks):
+        with pytest.raises(PySparkException, match="Parquet"):
+            read()
+    put("b.parquet", pd.DataFrame({"id": [2]}).to_parquet())
+    assert ours() == sparks() == [[(2,)]]
+    assert ours() == sparks() == []
 
 
 def test_names_that_tell_types() -> None:
