@@ -520,6 +520,13 @@ def _check_names(found: Files, kind: str) -> None:
     """Raise ``unsupported`` where Spark would go by the names of physical files."""
     if kind.lower() in _NO_FORMATS:
         raise LakeopsError(f"the format {kind} tells of physical files; read the objects by fsspec", kind="unsupported")
+    for file in found:
+        if not is_table_file(file.address.rpartition("/")[2]):
+            raise LakeopsError(
+                f"{excerpt(file.path)} lies at {excerpt(file.address)}, and Spark reads no file of such a name; "
+                "publish it with output()",
+                kind="unsupported",
+            )
     for file in found if kind.lower() in _DECOMPRESSED_BY_NAME else ():
         asked, held = (next(filter(name.endswith, _COMPRESSED), "") for name in (file.path, file.address))
         if asked != held:

@@ -151,6 +151,20 @@ def test_csv_and_json_with_their_own_options(session, home, repo: Repository) ->
                 reader.format("lakeops").option("home", str(home)).load(f"lakefs://shop/main/{table}/").collect()
 
 
+@pytest.mark.parametrize("name", ["_a.parquet", ".a.parquet", "a.parquet._COPYING_"])
+def test_an_object_at_an_address_that_spark_leaves_out_is_no_row_less(session, repo: Repository, tmp_path, name):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for one in (name, "b.parquet"):
+        pd.DataFrame({"id": [1]}).to_parquet(raw / one)
+    repo.branch("main").import_objects(raw.as_uri(), "in/", "Import")
+    branch = repo.branch("main")
+    branch.rename(f"in/{name}", "in/a.parquet")
+    branch.commit("Give the object a name of a table's file")
+    with pytest.raises(errors.LakeopsError, match=r"'in/a.parquet' lies at .*Spark", check=has_kind("unsupported")):
+        lakeops.spark.read(session, "lakefs://shop/main/in/")
+
+
 PLACES = {
     "markers": {"": b"", "day=1/": b"", "day=1/a.parquet": 1, "day=2_$folder$": b"", "day=2/b.parquet": 2},
     "hidden": {"day=1/a.parquet": 1, ".x=1/b.parquet": 2, "day=1/_b.parquet": 2, "day=1/b.parquet._COPYING_": 2},
