@@ -16,7 +16,6 @@ from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import make_commit
 from lakeops.model.names import LakeUri
 from lakeops.ops.files import translated
-from lakeops.ops.gc.unreferenced import _explained
 from lakeops.ranges.metarange import EMPTY_METARANGE_ID
 from lakeops.store.local import translated as translated_by_the_store
 from lakeops.testing import Faults, ManualClock
@@ -352,7 +351,7 @@ def test_damaged_metadata_is_found_before_it_is_used(lake, repo, settings, clock
 
 @pytest.mark.parametrize(
     "guard",
-    [lambda: translated_by_the_store("file:///x", "k"), lambda: _explained(Path("x")), lambda: translated(Path("x"))],
+    [lambda: translated_by_the_store("file:///x", "k"), lambda: translated(Path("x"))],
 )
 @pytest.mark.parametrize("error", [ObjectNotFound("no object 'a'"), InvalidInput("of another kind")])
 def test_what_lakeops_says_is_not_put_into_other_words(guard, error):
