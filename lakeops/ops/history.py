@@ -32,7 +32,7 @@ from lakeops.ops.context import (
 
 LINES = 2
 """Statements for single lines of history, before stretches are read."""
-FIRST, LONGEST = 250, 16_000
+FIRST, LONGEST = 250, 4_000
 """Generations of the first stretch, and of the longest."""
 MOST = 100_000
 """Nodes that are kept at a time; past that, those of the stretches before are dropped."""
