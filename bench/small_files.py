@@ -45,7 +45,7 @@ def fill(place: Path, endpoint: str | None) -> dict[str, str]:
 
     from lakeops import Lake, Settings
     from lakeops.store.base import StoreSettings
-    from lakeops.store.open import open_store
+    from lakeops.store.open import Stores
 
     settings, root = Settings.load(home=place / "home", fsync=False, s3_endpoint_url=endpoint), f"file://{place}"
     if endpoint:
@@ -53,7 +53,7 @@ def fill(place: Path, endpoint: str | None) -> dict[str, str]:
 
         root = f"s3://bench-{uuid.uuid4().hex[:12]}"
         client(StoreSettings(endpoint)).create_bucket(Bucket=urlsplit(root).netloc)
-    store = open_store(f"{root}/plain", StoreSettings(endpoint, fsync=False))
+    store = Stores(StoreSettings(endpoint, fsync=False)).at(f"{root}/plain")
     with Lake.open(settings=settings) as lake:
         repo = lake.create_repository("bench", f"{root}/lake")
         with repo.branch("main").batch() as batch:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import lru_cache, partial
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -299,15 +299,9 @@ def _has_table(file: Path) -> bool:
     try:
         text = file.read_text()
         # Parsing takes milliseconds, and the file of most projects says nothing of lakeops.
-        return TABLE[1] in text and _names_settings(text)
+        found = tomllib.loads(text) if TABLE[1] in text else {}
     except (OSError, ValueError):
         return False
-
-
-@lru_cache(maxsize=4)
-def _names_settings(project: str) -> bool:
-    """Whether the text of a ``pyproject.toml`` has settings. A process that opens many lakes parses it once."""
-    found = tomllib.loads(project)
     return isinstance(found.get(TABLE[0]), dict) and TABLE[1] in found[TABLE[0]]
 
 

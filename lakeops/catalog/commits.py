@@ -6,28 +6,12 @@ lapses too early, counts too long or is lost costs another try. ``publish`` deci
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Select,
-    bindparam,
-    delete,
-    func,
-    insert,
-    literal,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import Column, ColumnElement, Connection, bindparam, delete, func, insert, literal, or_, select, update
 
 from lakeops.catalog import guards, records
 from lakeops.catalog.database import AnyRow, Lookup, read_transaction, write_transaction
@@ -39,13 +23,8 @@ from lakeops.model.graph import Node
 from lakeops.model.ids import with_along
 from lakeops.model.records import Commit, difference
 
-FEW, AT_ONCE = 500, 16_000
-"""Commits that a walk far down reads at a time: at first, and at most."""
-ROWS = 200
-"""Rows of such a reading that live at once."""
 FORGET = timedelta(hours=1)
 """How long a place in the queue that lapsed is kept for a publisher that was only slow."""
-
 
 # Built once: building these takes longer than SQLite takes to run them.
 _OF_REPOSITORY = COMMIT.c.repository_id == bindparam("repository")
@@ -194,38 +173,10 @@ class Commits(CatalogPart):
         top = select(COMMIT.c.generation).where(here, COMMIT.c.id == commit_id).scalar_subquery()
         columns = (COMMIT.c.id, records.PARENTS, COMMIT.c.creation_date, COMMIT.c.generation, COMMIT.c.expired)
         query = select(*columns).where(here, COMMIT.c.generation <= top, COMMIT.c.generation > top - generations)
-        rows = conn.execute(query)
-        return [Node(one, known, *rest) for one, ids, *rest in rows if (known := records.parents_of(ids)) is not None]
-
-    def descending(self, repository_id: str, top: int, low: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Ids and parents of all commits of a generation ``top`` and below, by generation, the highest first.
-
-        They are read thousands at a time, while you iterate, but a few at first below the generation ``low``, down to
-        which all of them will be needed.
-        """
-        place = tuple_(COMMIT.c.generation, COMMIT.c.id)
-        query = select(COMMIT.c.id, records.PARENTS, COMMIT.c.generation).where(
-            COMMIT.c.repository_id == repository_id,
-            place < tuple_(bindparam("generation"), bindparam("commit")),
-            COMMIT.c.generation >= bindparam("floor"),
-        )
-        query = query.order_by(COMMIT.c.generation.desc(), COMMIT.c.id.desc()).limit(bindparam("amount"))
-        values: dict[str, int | str] = {"generation": top + 1, "commit": ""}
-        for floor, first in ((low, AT_ONCE), (0, FEW)):
-            amount = first
-            while True:
-                values |= {"floor": floor, "amount": amount}
-                ids, texts, last = self.database.read(partial(_ids_and_parents, query, values))
-                for commit_id, written in zip(ids, texts, strict=True):
-                    parents = records.parents_of(written)
-                    if parents is None:
-                        raise records.undecodable(COMMIT, commit_id, ValueError("its parents are no list of ids"))
-                    yield commit_id, parents
-                if len(ids) < amount:
-                    break
-                values = {"generation": last, "commit": ids[-1]}
-                amount = min(2 * amount, AT_ONCE)
-            values = {"generation": floor, "commit": ""}
+        # The driver's own tuples: making SQLAlchemy's rows takes longer than reading them.
+        rows = conn.execute(query).cursor.fetchall()
+        known = ((one, records.parents_of(ids), *rest) for one, ids, *rest in rows)
+        return [Node(*node) for node in known if node[1] is not None]
 
     def publish(self, publish: Publish) -> Commit:
         """The transaction that makes a commit visible: all of it or nothing.
@@ -373,22 +324,3 @@ class Commits(CatalogPart):
 
 def _of_publisher(repository_id: str, branch: str, publisher: str) -> tuple[ColumnElement[bool], ...]:
     return (QUEUE.c.repository_id == repository_id, QUEUE.c.branch == branch, QUEUE.c.publisher == publisher)
-
-
-def _ids_and_parents(
-    query: Select[Any], values: Mapping[str, Any], conn: Connection
-) -> tuple[list[str], list[object], int]:
-    """Ids, the texts of their parents, and the generation of the last one.
-
-    Rows are the driver's own tuples, as making SQLAlchemy's takes twice as long as reading, and dropped a few at a
-    time: with ten thousand alive Python's garbage collector looks at all that the process has.
-    """
-    ids: list[str] = []
-    texts: list[object] = []
-    last = 0
-    with closing(conn.execute(query, values)) as found:
-        while rows := found.cursor.fetchmany(ROWS):
-            for commit_id, written, last in rows:  # noqa: B007 - the last one's generation counts
-                ids.append(commit_id)
-                texts.append(written)
-    return ids, texts, last

@@ -24,9 +24,7 @@ from sqlalchemy import Dialect as EngineDialect
 from sqlalchemy.engine import result_tuple
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import Pool
-from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
 from lakeops.model.clock import Ids, pause, stopwatch
@@ -453,29 +451,3 @@ def json(name: str | None = None) -> Column[Any]:
 def counter(name: str | None = None) -> Column[int]:
     """A key that the database counts up."""
     return Column(name, COUNTER, primary_key=True, autoincrement=True)
-
-
-class ServerAnswer(FunctionElement[Any]):
-    """SQL that a server answers by itself for a row that is inserted. SQLite does not, so an insert there says it."""
-
-    inherit_cache: bool | None = True
-
-    def __init__(self, sql: str) -> None:
-        super().__init__()
-        self.sql = sql
-
-
-@compiles(ServerAnswer)
-def _compile(element: Any, compiler: Any, **_options: Any) -> str:  # noqa: ANN401 - SQLAlchemy's own types
-    return str(element.sql) if compiler.dialect.name == "postgresql" else "NULL"
-
-
-def login(name: str | None = None) -> Column[str]:
-    """The login of whoever inserts the row. Who may not name the column cannot claim to be another one."""
-    return Column(name, BYTEWISE, nullable=False, server_default=ServerAnswer("SESSION_USER"))
-
-
-def seconds(name: str | None = None) -> Column[int]:
-    """The time at which the row was inserted, in Unix seconds, by the database's clock."""
-    now = ServerAnswer("(floor(EXTRACT(epoch FROM clock_timestamp())))::bigint")
-    return Column(name, WHOLE, nullable=False, server_default=now)

@@ -223,8 +223,8 @@ class ReflogRow(_Row, table=True):
 class AuditRow(_Row, table=True):
     """One transition and who did it: never changed, never deleted, not even with its repository.
 
-    ``login`` and ``recorded`` (Unix seconds) are what the database says. ``person`` is the user of a program that works
-    for others, such as Airflow. ``claimed`` is the committer's name that the caller gave.
+    ``login`` and ``recorded`` (Unix seconds) are what a server fills in: see the migrations. ``person`` is the user of
+    a program that works for others, such as Airflow. ``claimed`` is the committer's name that the caller gave.
     """
 
     __table_args__: ClassVar[tuple[Any, ...]] = (
@@ -241,8 +241,8 @@ class AuditRow(_Row, table=True):
     after: str | None = _text(null=True)
     person: str | None = _text(null=True)
     claimed: str = _text()
-    login: str = Field(sa_column=database.login())
-    recorded: int = Field(sa_column=database.seconds())
+    login: str = _text()
+    recorded: int = _number()
 
 
 class IdempotencyKeyRow(_OfRepository, table=True):

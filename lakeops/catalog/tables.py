@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sqlalchemy import MetaData, Table, UniqueConstraint
 
-from lakeops.catalog.database import counter, flag, json, login, number, seconds, text
+from lakeops.catalog.database import counter, flag, json, number, text
 
 METADATA = MetaData()
 
@@ -66,8 +66,8 @@ REFLOG = Table(
 )
 AUDIT = Table(
     "lakeops_audit", METADATA, counter("sequence"), text("repository_id"), text("action"), text("kind"), text("ref"),
-    text("before", null=True), text("after", null=True), text("person", null=True), text("claimed"), login("login"),
-    seconds("recorded"),
+    text("before", null=True), text("after", null=True), text("person", null=True), text("claimed"), text("login"),
+    number("recorded"),
 )
 KEY = Table(
     "lakeops_idempotency_key", METADATA, text("repository_id", key=True), text("key", key=True), text("fingerprint"),

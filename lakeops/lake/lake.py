@@ -221,12 +221,12 @@ class Lake(LakeConnection):
             NotFound: the source is no repository's storage namespace.
             StoreError: a store refused.
         """
-        from lakeops.store.open import open_store
+        from lakeops.store.open import Stores
 
         stores = self.stores()
         here = stores.at(source)
         if source_endpoint is not None:
-            here = open_store(source, replace(stores.settings, endpoint_url=source_endpoint))
+            here = Stores(replace(stores.settings, endpoint_url=source_endpoint)).at(source)
         ops.overlap.check_apart(self.catalog, stores, destination, mirrors=True)
         return ops.mirror.replicate.replicate(
             here, stores.at(destination), self._range_engine(), delete=delete, force=force, progress=self._report

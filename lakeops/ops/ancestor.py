@@ -2,7 +2,7 @@
 
 Several come from criss-cross histories: two branches that took each other's changes at once. As git's recursive merge
 does, they are merged into one, oldest first, over their own bases, and so on down. The outcome follows from the commits
-alone. It is never published: its files lie in a directory of this machine.
+alone. It is never published: its files are kept in memory.
 
 Levels further down are looked at only where the outcome depends on them. One that retention took, or that lies deeper
 than ``DEEPEST``, counts as unknown: a path on which the bases above it differ is then a conflict.
@@ -53,7 +53,7 @@ class _Folding:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._get = history_of(ctx)
-        # A cache of its own: what lies in the directory is gone when this is.
+        # A cache of its own: the files are gone when this is.
         self._reader = RangeReader(with_scratch(ctx.readable))
         self._read: dict[str, Commit] = {}
         self._merged: dict[tuple[int, tuple[str, ...]], Metarange] = {}

@@ -32,7 +32,7 @@ from lakeops.ops.context import (
 
 LINES = 2
 """Statements for single lines of history, before stretches are read."""
-FIRST, LONGEST = 250, 16_000
+FIRST, LONGEST = 250, 4_000
 """Generations of the first stretch, and of the longest."""
 MOST = 100_000
 """Nodes that are kept at a time; past that, those of the stretches before are dropped."""
@@ -256,7 +256,7 @@ def _parse_time(given: date | str) -> datetime:
 
 
 NEAR = 12
-"""Statements for single lines of history, before the merge base of commits far apart is looked for in a stream."""
+"""Statements for single lines of history, before the merge base of commits far apart is looked for by ``Shape``."""
 
 WALKED = 4_000
 """Generations between two commits. With more of them the statements for single lines would not suffice."""
@@ -281,10 +281,10 @@ def merge_bases(ctx: Context, left: str, right: str, near: ReadAhead | None = No
             if top - low <= WALKED:
                 with suppress(graph.FarApart):
                     return graph.merge_bases(near, [left], [right])
-            bases = graph.merge_bases_of(ctx.catalog.commits.descending(ctx.repository_id, top, low), left, right)
             if len(_far) >= MOST_FAR:
                 _far.clear()
-            _far[left, right] = bases
+            best = graph.merge_bases(Shape(ctx, [left, right]), [left], [right])
+            bases = _far[left, right] = {base.id for base in best}
         commits = map(history_of(ctx), bases)
         return sorted(commits, key=lambda base: (base.creation_date, base.generation, base.id))
 

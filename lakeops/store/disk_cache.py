@@ -15,17 +15,14 @@ import os
 import random
 import secrets
 import shutil
-import tempfile
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from io import FileIO
 from pathlib import Path
-from threading import Condition, Lock
+from threading import Condition
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
 from lakeops.model.formatting import counted, human_size
@@ -269,10 +266,9 @@ class BackgroundWriter(WrappedStore):
 
 
 def with_scratch(store: ObjectStore) -> ObjectStore:
-    """Wrap a store for reading: what is put goes to a fresh directory of this machine, and is read from there.
+    """Wrap a store for reading: what is put is kept in memory, and read from there.
 
-    The directory is for files that one piece of work needs for itself, so a reader without the right to write can do
-    the work too. It goes when nothing uses the store any more.
+    It is for files that one piece of work needs for itself, so a reader without the right to write can do the work too.
     """
     return cast("ObjectStore", _ScratchStore(store))
 
@@ -280,30 +276,16 @@ def with_scratch(store: ObjectStore) -> ObjectStore:
 class _ScratchStore(WrappedStore):
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)
-        self._written: set[str] = set()
-        self._making = Lock()
-
-    @cached_property
-    def _own_store(self) -> ObjectStore:
-        folder = tempfile.mkdtemp(prefix="lakeops-scratch-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        from lakeops.store.local import LocalStore
-
-        return LocalStore(Path(folder).resolve(), fsync=False)
+        self._written: dict[str, bytes] = {}
 
     def put(self, key: str, data: bytes) -> PutResult:
         """See ``ObjectStore.put``. The namespace stays as it is."""
-        with self._making:
-            own = self._own_store
-        result = own.put(key, data)
-        self._written.add(key)
-        return result
+        self._written[key] = data
+        return PutResult(len(data), hashlib.sha256(data).hexdigest())
 
     def get(self, key: str) -> bytes:
-        return self._store_of(key).get(key)
+        return self._written[key] if key in self._written else self._store.get(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._store_of(key).get_range(key, start, length)
-
-    def _store_of(self, key: str) -> ObjectStore:
-        return self._own_store if key in self._written else self._store
+        found = self._written.get(key)
+        return self._store.get_range(key, start, length) if found is None else found[start : start + length]

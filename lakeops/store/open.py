@@ -290,20 +290,10 @@ class AddressPolicy:
         return None
 
 
-__all__ = ["StoreSettings", "Stores", "normalise_namespace", "open_store"]
+__all__ = ["StoreSettings", "Stores", "normalise_namespace"]
 
 _KEPT = 256
 """Opened stores that a resolver remembers. They are light, and opened again when forgotten."""
-
-
-def open_store(url: str, settings: StoreSettings | None = None) -> ObjectStore:
-    """The store at a storage namespace: ``file:///absolute/path``, ``s3://bucket/prefix``, ``gs://`` or ``az://``.
-
-    Touches nothing yet.
-
-    Raises ``InvalidInput`` for any other scheme or spelling.
-    """
-    return Stores(settings).at(url)
 
 
 class Stores:

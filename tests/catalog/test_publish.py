@@ -1,12 +1,10 @@
-import gc
-import random
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event, insert, update
+from sqlalchemy import event
 from support.budget import examples
 from support.catalogs import (
     FIRST,
@@ -25,15 +23,10 @@ from support.catalogs import (
     seal,
 )
 from support.errors import raising
-from support.graphs import make_history, random_parents
-from support.statements import statements
 
-from lakeops.catalog import commits
 from lakeops.catalog.commits import FORGET
 from lakeops.catalog.open import open_catalog
-from lakeops.catalog.records import commit_values
-from lakeops.catalog.tables import COMMIT
-from lakeops.model.errors import AttemptExpired, BranchMoved, CommitExpired, Corrupted, KeyReused, RefNotFound
+from lakeops.model.errors import AttemptExpired, BranchMoved, CommitExpired, KeyReused, RefNotFound
 
 
 def ready(catalog, message="one", **given):
@@ -414,51 +407,3 @@ def test_roots_hold_every_staged_address_of_every_branch(catalog):
     commit_all(catalog, "one")
     catalog.refs.delete_branch(REPO, "dev", actor="ada")
     assert catalog.retention.roots(REPO).staged.num_rows == 0
-
-
-def store(catalog, history):
-    """Put commits beside those of the repository, and give all of them: the highest generation first, then by id."""
-    rows = [commit_values(REPO, commit) for commit in history if commit != FIRST]
-    catalog.database.write(lambda conn: conn.execute(insert(COMMIT), rows))
-    every = {commit.id: commit for commit in [*history, FIRST]}.values()
-    return sorted(every, key=lambda commit: (commit.generation, commit.id), reverse=True)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_commits_come_by_generation_a_few_at_a_time(catalog, monkeypatch, seed):
-    for name, amount in {"AT_ONCE": 7, "FEW": 2, "ROWS": 3}.items():
-        monkeypatch.setattr(commits, name, amount)
-    rng = random.Random(seed)
-    every = store(catalog, make_history(random_parents(rng, 60)))
-    highest = every[0].generation
-    some = [sorted(rng.choices(range(1, highest + 1), k=2), reverse=True) for _ in range(3)]
-    for top, low in [(highest, 1), (highest, highest), (1, 1), *some]:
-        expected = [(commit.id, commit.parents) for commit in every if commit.generation <= top]
-        assert list(catalog.commits.descending(REPO, top, low)) == expected
-    begun = catalog.commits.descending(REPO, highest, highest)
-    with statements(catalog) as seen:
-        next(begun)
-    assert len(seen) <= 3, "no more is read than was asked for"
-
-
-def test_a_commit_whose_parents_cannot_be_read_ends_the_walk(catalog):
-    (made, *_) = chain(catalog, 2)
-    change = update(COMMIT).where(COMMIT.c.id == made.id).values(parents={"a": 1})
-    catalog.database.write(lambda conn: conn.execute(change))
-    with pytest.raises(Corrupted, match=made.id):
-        list(catalog.commits.descending(REPO, made.generation, 1))
-
-
-def test_a_long_walk_keeps_no_rows(catalog):
-    """Thousands of rows at once would make the garbage collector look at all that the process has."""
-    parents = [(), *((number,) for number in range(6000))]
-    store(catalog, make_history(parents))
-    seen: list[int] = []
-    gc.collect()
-    gc.callbacks.append(count := lambda phase, info: seen.append(info["generation"]) if phase == "start" else None)
-    try:
-        walked = sum(1 for _ in catalog.commits.descending(REPO, 6001, 1))
-    finally:
-        gc.callbacks.remove(count)
-    assert walked == 6002
-    assert len(seen) <= 3

@@ -39,9 +39,7 @@ def set_revision(catalog, name):
 
 def test_migrations_make_what_the_models_say(empty):
     def differences(conn):
-        context = MigrationContext.configure(
-            conn, opts={"compare_type": True, "compare_server_default": True, "version_table": VERSION_TABLE}
-        )
+        context = MigrationContext.configure(conn, opts={"compare_type": True, "version_table": VERSION_TABLE})
         return compare_metadata(context, METADATA)
 
     assert empty.database.read(differences) == []

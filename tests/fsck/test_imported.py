@@ -13,7 +13,7 @@ from lakeops.catalog.open import open_catalog
 from lakeops.model.errors import StoreError
 from lakeops.ops.fsck.findings import Severity
 from lakeops.store.base import StoreSettings
-from lakeops.store.open import Stores, open_store
+from lakeops.store.open import Stores
 from lakeops.testing import Faults, ManualClock
 
 COUNT = 60
@@ -68,7 +68,7 @@ class InBucket:
 @pytest.fixture
 def in_bucket(moto_endpoint, buckets, tmp_path):
     url = f"s3://{buckets(moto_endpoint)}/{uuid.uuid4().hex}"
-    store = open_store(url, StoreSettings(endpoint_url=moto_endpoint))
+    store = Stores(StoreSettings(endpoint_url=moto_endpoint)).at(url)
     for number in range(COUNT):
         store.put(f"{number:02}", f"imported {number}".encode())
     settings = Settings.load(home=tmp_path, fsync=False, committer="tester", s3_endpoint_url=moto_endpoint)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.graphs import History, make_history, merge_base, random_dates, random_parents
 
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import divergences, is_ancestor, leading_to, log, merge_bases, merge_bases_of, walk
+from lakeops.model.graph import divergences, is_ancestor, leading_to, log, walk
 
 LONG = 20_000
 
@@ -202,16 +202,6 @@ def test_how_far_many_are_from_one_is_found_in_one_walk(seed):
     for most in (1, 5, 20):  # what is told is right, however early the walk ends
         some = divergences(History(commits), base, heads, most=most)
         assert all(one in (None, whole) for one, whole in zip(some, found, strict=True))
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_merge_bases_are_the_same_from_a_stream(seed):
-    source = random.Random(seed)
-    commits = make_history(random_parents(source, 60))
-    left, right = (commit.id for commit in source.choices(commits, k=2))
-    ordered = sorted(commits, key=lambda commit: -commit.generation)
-    found = merge_bases_of([(commit.id, commit.parents) for commit in ordered], left, right)
-    assert found == {base.id for base in merge_bases(History(commits), [left], [right])}
 
 
 def test_commits_that_are_very_far_apart_are_not_counted(long_line):

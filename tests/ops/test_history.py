@@ -1,16 +1,31 @@
 """Logs, blame and the search for the first bad commit: against walks that compare whole contents."""
 
+import random
 from datetime import UTC, datetime
 from itertools import product
 
 import pytest
+from sqlalchemy import insert, update
 from support.catalogs import expire_commits
+from support.graphs import History, make_history, merge_base, random_parents
 from support.scenes import tree
 
 from lakeops import ChangeType, Commit, Lake
-from lakeops.model.errors import CommitExpired, InvalidInput, InvalidPath, NotFound, ObjectNotFound, RefNotFound
+from lakeops.catalog.records import commit_values
+from lakeops.catalog.tables import COMMIT
+from lakeops.model.errors import (
+    CommitExpired,
+    Corrupted,
+    InvalidInput,
+    InvalidPath,
+    NotFound,
+    ObjectNotFound,
+    PreconditionFailed,
+    RefNotFound,
+)
 from lakeops.model.ids import Origin
 from lakeops.ops import blame as verbs
+from lakeops.ops import history as histories
 
 
 @pytest.fixture
@@ -108,6 +123,43 @@ def test_what_a_log_refuses(repo):
     for given in ({"merged": "nosuch"}, {"not_merged": "nosuch"}):
         with pytest.raises(RefNotFound):
             list(repo.heads(**given))
+
+
+@pytest.fixture
+def far_apart(lake, repo, monkeypatch):
+    """Puts commits into the repository, and has every two of them count as far apart."""
+    for name, value in {"WALKED": -1, "LINES": 0, "FIRST": 2, "LONGEST": 5, "MOST": 20}.items():
+        monkeypatch.setattr(histories, name, value)
+
+    def put(commits):
+        rows = [commit_values(repo.id, one) for one in commits]
+        lake.catalog.database.write(lambda conn: conn.execute(insert(COMMIT), rows))
+
+    return put
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_commits_far_apart_have_the_merge_base_that_a_walk_from_commit_to_commit_finds(repo, far_apart, seed):
+    rng = random.Random(seed)
+    commits = make_history(random_parents(rng, 60))
+    far_apart(commits)
+    for _ in range(10):
+        left, right = (one.id for one in rng.choices(commits, k=2))
+        expected = merge_base(History(commits), left, right)
+        if expected is None:
+            with pytest.raises(PreconditionFailed, match="share no history"):
+                repo.merge_base(left, right)
+        else:
+            assert repo.merge_base(left, right).id == expected
+
+
+def test_a_commit_whose_parents_cannot_be_read_is_named_by_a_search_for_the_merge_base(lake, repo, far_apart):
+    first, middle, left, right = make_history([(), (0,), (1,), (0,)])
+    far_apart([first, middle, left, right])
+    change = update(COMMIT).where(COMMIT.c.id == middle.id).values(parents={"a": 1})
+    lake.catalog.database.write(lambda conn: conn.execute(change))
+    with pytest.raises(Corrupted, match=middle.id):
+        repo.merge_base(left.id, right.id)
 
 
 def test_branches_by_what_is_merged(history):

@@ -9,7 +9,7 @@ from support.git_oracle import EPOCH, GitMerge, GitOracle, Node
 from support.graphs import History, make_history, merge_base, random_dates, random_parents
 
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import is_ancestor, log, merge_bases_of, resolve
+from lakeops.model.graph import is_ancestor, log, resolve
 from lakeops.model.records import Commit
 
 SEEDS = range(500)
@@ -67,11 +67,6 @@ def test_merge_base_is_the_first_of_the_best(git, twins):
             expected = candidates[0].id if candidates else None
             assert merge_base(twin.history, left.id, right.id) == expected, f"seed {twin.seed}"
             assert merge_base(twin.history, right.id, left.id) == expected, f"seed {twin.seed}"
-            ordered = sorted(twin.commits, key=lambda commit: -commit.generation)
-            stream = [(commit.id, commit.parents) for commit in ordered]
-            assert merge_bases_of(stream, left.id, right.id) == {commit.id for commit in candidates}, (
-                f"seed {twin.seed}"
-            )
             found[len(best)] += 1
     assert found[0] > 3, found
     assert sum(found.values()) - found[0] - found[1] > 100, found

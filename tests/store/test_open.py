@@ -12,7 +12,7 @@ from support.errors import raising
 from lakeops.model.clock import Ids
 from lakeops.store import layout
 from lakeops.store.local import LocalStore
-from lakeops.store.open import AddressPolicy, Stores, StoreSettings, normalise_namespace, open_store
+from lakeops.store.open import AddressPolicy, Stores, StoreSettings, normalise_namespace
 from lakeops.store.s3 import S3Store
 from lakeops.testing import Faults, FaultyStore
 
@@ -64,12 +64,12 @@ BAD = [
 def test_a_namespace_has_one_spelling(url, expected):
     assert normalise_namespace(url) == expected
     assert normalise_namespace(expected) == expected
-    assert open_store(url).url == expected
+    assert Stores().at(url).url == expected
 
 
 @pytest.mark.parametrize("url", BAD)
 def test_what_is_no_namespace(url):
-    for use in (normalise_namespace, open_store, Stores().at):
+    for use in (normalise_namespace, Stores().at):
         with raising("invalid_uri") as raised:
             use(url)
         message = raised.value.message
@@ -90,10 +90,10 @@ def test_messages_help():
 
 
 def test_schemes_lead_to_stores(tmp_path):
-    local = open_store((tmp_path / "a b").as_uri(), StoreSettings(fsync=False))
+    local = Stores(StoreSettings(fsync=False)).at((tmp_path / "a b").as_uri())
     assert isinstance(local, LocalStore)
     assert local.root == tmp_path / "a b"
-    bucket = open_store("s3://bucket/a/b", StoreSettings(region="eu-west-1"))
+    bucket = Stores(StoreSettings(region="eu-west-1")).at("s3://bucket/a/b")
     assert isinstance(bucket, S3Store)
     assert (bucket.bucket, bucket.prefix, bucket.settings.region) == ("bucket", "a/b", "eu-west-1")
 
@@ -151,7 +151,7 @@ def test_an_imported_file_is_read_where_it_is(tmp_path):
     place = tmp_path / "import me"
     place.mkdir()
     (place / "a#b%20.csv").write_bytes(b"rows")
-    source = open_store(place.as_uri())
+    source = Stores().at(place.as_uri())
     [item] = source.list()
     address = layout.absolute(source.url, item.key)
     store, key = Stores().locate(AddressPolicy("file:///ns"), address)
@@ -207,7 +207,7 @@ def test_the_local_url_survives_a_round_trip(tmp_path):
     for name in ("plain", "a b", "100%", "q?x#y", "é", "new\nline", "day=1"):
         store = LocalStore(Path(tmp_path) / name, fsync=False)
         store.put("k", name.encode())
-        assert open_store(store.url).get("k") == name.encode()
+        assert Stores().at(store.url).get("k") == name.encode()
 
 
 # --- names say when what wrote them began ---

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from lakeops.model.errors import AlreadyExists, LakeopsError, ObjectNotFound
-from lakeops.store.open import Stores, open_store
+from lakeops.store.open import Stores
 from lakeops.store.s3.client import client
 
 
@@ -237,6 +237,6 @@ def test_what_takes_longest_to_import_is_not(script, names):
 
 
 def test_opening_touches_nothing(tmp_path):
-    open_store((tmp_path / "ns").as_uri())
-    open_store("s3://no-such-bucket-at-all/prefix")
+    Stores().at((tmp_path / "ns").as_uri())
+    Stores().at("s3://no-such-bucket-at-all/prefix")
     assert list(tmp_path.iterdir()) == []

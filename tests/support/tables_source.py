@@ -60,8 +60,6 @@ def _table(table: Table) -> tuple[str, list[str]]:
 def _column(column: Column[Any]) -> str:
     if column.type is database.COUNTER:
         return f'counter("{column.name}")'
-    if column.server_default is not None:
-        return f'{"login" if isinstance(column.type, Text) else "seconds"}("{column.name}")'
     kinds = {Text: "text", BigInteger: "number", database.CheckedJson: "json"}
     kind = next((name for kind, name in kinds.items() if isinstance(column.type, kind)), "flag")
     return f'{kind}("{column.name}"{", key=True" * column.primary_key}{", null=True" * bool(column.nullable)})'

@@ -214,12 +214,13 @@ def main() -> None:
     from select import select
 
     from lakeops.store.base import StoreSettings
-    from lakeops.store.open import open_store
+    from lakeops.store.open import Stores
 
     source, destination, *seed = sys.argv[1:]
     settings = StoreSettings(fsync=False)
     random = Random(int(seed[0]) if seed else 0)
-    replicator = Unruly(open_store(source, settings), open_store(destination, settings), random)
+    stores = Stores(settings)
+    replicator = Unruly(stores.at(source), stores.at(destination), random)
     while not select([sys.stdin], [], [], random.random() / 10)[0]:
         replicator.step()
 

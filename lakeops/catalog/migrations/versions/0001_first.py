@@ -29,9 +29,14 @@ BEGIN
   RETURN true;
 END $$"""
 
+# A server says itself who inserts a record and when. Who may not name these columns cannot claim anything else.
+_SAID_BY_SERVER = """ALTER TABLE lakeops_audit ALTER login SET DEFAULT SESSION_USER,
+ALTER recorded SET DEFAULT floor(EXTRACT(epoch FROM clock_timestamp()))::bigint"""
+
 
 def upgrade() -> None:
-    """Make all tables, and with PostgreSQL the function that takes a fair lock."""
+    """Make all tables, and with PostgreSQL the function that takes a fair lock and the defaults of the audit."""
+    METADATA.create_all(op.get_bind(), checkfirst=False)
     if op.get_bind().dialect.name == "postgresql":
         op.execute(_FAIR_LOCK)
-    METADATA.create_all(op.get_bind(), checkfirst=False)
+        op.execute(_SAID_BY_SERVER)
