@@ -159,6 +159,25 @@ def as_folder(prefix: str) -> str:
     return prefix if not prefix or prefix.endswith("/") else prefix + "/"
 
 
+TABLE_FORMATS = ("parquet", "csv", "json", "text", "orc", "avro")
+
+
+def is_table_file(name: str) -> bool:
+    """Tell whether Spark reads a file of a table, by its path below the table's folder."""
+    return not ("/" + name).endswith(("/", "._COPYING_", "_$folder$")) and not any(
+        part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/")
+    )
+
+
+def table_format(path: str) -> str | None:
+    """The format that the ending of a table's file names, as Spark spells it, if it names one."""
+    for part in reversed(path.rpartition("/")[2].lower().split(".")[1:]):
+        found = {"jsonl": "json", "ndjson": "json", "parq": "parquet", "txt": "text"}.get(part, part)
+        if found in TABLE_FORMATS:
+            return found
+    return None
+
+
 def next_prefix(prefix: str) -> str | None:
     """The least text above every path that begins with ``prefix``. None when nothing is above them all.
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, unquote
 
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken
-from lakeops.model.names import LakeUri, split_connection
+from lakeops.model.names import TABLE_FORMATS, LakeUri, is_table_file, split_connection, table_format
 from lakeops.model.sanitising import excerpt
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """How Spark and Hive spell a null in the name of a folder."""
-FORMATS = ("parquet", "csv", "json", "text", "orc", "avro")
 
 MOST_DIGITS = 38
 """Digits of Spark's longest numbers."""
@@ -90,7 +89,7 @@ class Files:
 
     def format(self) -> str:
         """The format that the files' extensions name. Raises ``InvalidInput``."""
-        found = {_format(file.path) for file in self.files}
+        found = {table_format(file.path) for file in self.files}
         if len(found) == 1 and (only := found.pop()) is not None:
             return only
         raise InvalidInput(f"the names of the files at {self.uri!r} tell no single format; say format='parquet'")
@@ -214,24 +213,9 @@ def spark_path(url: str, s3: str) -> str:
     return f"{s3}://{rest}" if scheme == "s3" else url
 
 
-def is_table_file(name: str) -> bool:
-    """Tell whether Spark reads a file of a table, by its path below the table's folder."""
-    return not ("/" + name).endswith(("/", "._COPYING_", "_$folder$")) and not any(
-        part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/")
-    )
-
-
 def _unescaped(text: str) -> str:
     """The text that Spark and Hive write in a folder's name: a byte each, whatever the encoding."""
     return re.sub("%([0-9a-fA-F]{2})", lambda found: chr(int(found[1], 16)), text)
-
-
-def _format(path: str) -> str | None:
-    for part in reversed(path.rpartition("/")[2].lower().split(".")[1:]):
-        found = {"jsonl": "json", "ndjson": "json", "parq": "parquet", "txt": "text"}.get(part, part)
-        if found in FORMATS:
-            return found
-    return None
 
 
 def _type(values: set[str]) -> str:
@@ -366,7 +350,7 @@ def read(
     first = replace(found, files=found.files[:1])
     if data is None and kind.lower() == "parquet" and not merged and first.urls(s3) != [min(kept.urls(s3))]:
         data = load(_spark_patterns(first, s3)).schema  # Spark takes that of the first file
-    logs = kind.lower() in FORMATS and hasattr(spark, "_sc")  # Connect plans elsewhere, and again for each action
+    logs = kind.lower() in TABLE_FORMATS and hasattr(spark, "_sc")  # Connect plans elsewhere, and again for each action
     folder = _folder_of_one_job(kept, s3)
     frame = None if folder is None else _loaded(load, kept, s3, folder, logs=logs)
     if frame is None or frame.dtypes[-len(types) :] != [*types.items()]:  # not the types asked for

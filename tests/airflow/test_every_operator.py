@@ -297,9 +297,8 @@ LOADS = {
     "CreateBranch DeleteBranch DeleteTag ProtectBranch": set(),
     "CherryPick Commit CreateRepository CreateTag DeleteObjects DeleteRepository Diff ExpireRefs Import Merge "
     "CreateMirror MirrorDiscover MirrorPromote MoveBranch MoveTag ResetBranch Revert Upload": {"pyarrow"},
-    "SqlCheck": {"duckdb"},
-    "Fsck GcSweep": {"pyarrow", "pandas"},
-    "GcMark": {"pyarrow", "pandas", "duckdb"},
+    "SqlCheck": {"pyarrow", "duckdb"},
+    "Fsck GcMark GcSweep": {"pyarrow", "pandas"},
 }
 """What operators load of the big packages. pyarrow loads pandas by itself, where that is installed, as soon as it makes
 an array of Python values. Who runs each minute avoids that (``lakeops.model.arrow``), who runs once a day does not."""
@@ -364,7 +363,7 @@ from lakeops.airflow import operators
 instance = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
 task = operators.LakeopsCommitOperator(task_id="t", **json.load(sys.stdin))
 assert "numpy" not in sys.modules
-task.execute({"ti": instance, "task": task, "logical_date": None})
+task.execute({"ti": instance, "task": task, "outlet_events": {}, "logical_date": None})
 assert "numpy" in sys.modules
 print("THREADS", len(os.listdir("/proc/self/task")))
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -15,7 +16,7 @@ from lakeops.airflow.task import (
     LineageDataset,
 )
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound
-from lakeops.model.names import check_path
+from lakeops.model.names import as_folder, check_path, is_table_file, table_format
 from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
@@ -216,16 +217,23 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
         tables = self.tables or {one.path.rstrip("/"): one.path for one in folders if one.path.endswith("/")}
         if not all(isinstance(text, str) for pair in tables.items() for text in pair):
             raise InvalidInput("tables: names of views and their places are text")
+        unread: list[str] = []
         with duckdb.connect() as connection:
             connection.register_filesystem(LakeopsFileSystem(conn_id=self.lakeops_conn_id, skip_instance_cache=True))
             try:
                 for name, path in tables.items():
                     view = name.replace('"', '""')
-                    connection.execute(f'CREATE VIEW "{view}" AS {_reading(repository, commit, path)}')
+                    try:
+                        connection.execute(f'CREATE VIEW "{view}" AS {_reading(repository, commit, path)}')
+                    except InvalidInput as error:
+                        if self.tables is not None:
+                            raise
+                        unread.append(str(error))
                 rows = connection.execute(self.sql).fetchmany(11)
                 columns = [column[0] for column in connection.description or ()]
             except duckdb.Error as error:
-                raise LakeopsFailure(f"sql: DuckDB cannot run it: {' '.join(str(error).split())}") from None
+                reasons = "; ".join([" ".join(str(error).split()), *unread[:10]])
+                raise LakeopsFailure(f"sql: DuckDB cannot run it: {reasons}") from None
         if rows:
             shown = [", ".join(map("{}={}".format, columns, row)) for row in rows[:10]]
             more = ["and more"] if len(rows) > 10 else []
@@ -237,12 +245,19 @@ _READERS = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}
 
 
 def _reading(repository: Repository, commit: str, path: str) -> str:
-    """The query of all data at a path, by the ending of its first file that has one. Raises ``ObjectNotFound``."""
-    found = repository.ref(commit).list(path)
-    endings = (one.path.rpartition(".")[2].lower() for one in found if not one.path.rpartition("/")[2].startswith("_"))
-    ending = next((one for one in endings if one in _READERS), None)
-    if ending is None:
-        raise ObjectNotFound(f"tables: no Parquet, CSV or JSON file at {path!r} of commit {commit[:16]}")
-    below = path if path.endswith(f".{ending}") else f"{path.rstrip('/')}/**/*.{ending}"
-    url = f"lakefs://{repository.id}/{commit}/{below}".replace("'", "''")
-    return f"SELECT * FROM {_READERS[ending]}('{url}', hive_partitioning = true)"  # noqa: S608 - quoted above
+    """The query of a table's file, or of the files in its folder that Spark would read. Raises ``InvalidInput``."""
+    folder = as_folder(path)
+    listed = [one.path for one in repository.ref(commit).list(path) if one.path == path or one.path.startswith(folder)]
+    if any(one.startswith(f"{folder}_delta_log/") for one in listed):
+        raise InvalidInput(
+            f"tables: {path!r} is a Delta table, whose files may be removed rows; check it with deltalake"
+        )
+    files = [one for one in listed if one == path or is_table_file(one[len(folder) :])]
+    formats = {table_format(one) or "" for one in files}
+    if not formats & _READERS.keys():
+        raise InvalidInput(f"tables: no Parquet, CSV or JSON file at {path!r} of commit {commit[:16]}")
+    if len(formats) > 1:
+        raise InvalidInput(f"tables: the files at {path!r} have not a single format; name one folder or file of each")
+    plain = (re.sub(r"([*?[])", r"[\1]", one).replace("'", "''") for one in files)
+    urls = ", ".join(f"'lakefs://{repository.id}/{commit}/{one}'" for one in plain)
+    return f"SELECT * FROM {_READERS[formats.pop()]}([{urls}], hive_partitioning = true)"  # noqa: S608 - quoted above

@@ -1,0 +1,81 @@
+"""A check in SQL reads the files of a table that Spark would read, and no other ones."""
+
+import gzip
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakeops.airflow.compat import LakeopsFailure
+from lakeops.airflow.operators import LakeopsSqlCheckOperator
+
+
+def parquet(*numbers):
+    out = io.BytesIO()
+    pq.write_table(pa.table({"n": numbers}), out)
+    return out.getvalue()
+
+
+def csv(*numbers):
+    return "\n".join(["n", *map(str, numbers), ""]).encode()
+
+
+TABLES = {
+    "hidden-folders": ({"a.parquet": parquet(1), "_temporary/b.parquet": parquet(2), ".x/c.parquet": parquet(3)}, [1]),
+    "hidden-files": ({"a.parquet": parquet(1), "_b.parquet": parquet(2), ".c.parquet": parquet(3)}, [1]),
+    "hidden-first": ({"_metadata/a.csv": csv(2), "b.parquet": parquet(1)}, [1]),
+    "upper-case": ({"a.parquet": parquet(1), "b.PARQUET": parquet(2)}, [1, 2]),
+    "compressed": ({"a.csv.gz": gzip.compress(csv(1, 2)), "b.csv": csv(3)}, [1, 2, 3]),
+    "columns": ({"day=1/a.parquet": parquet(1), "day=2/b.parquet": parquet(2)}, [1, 2]),
+    "deep": ({"x/y/a.json": b'{"n": 1}\n{"n": 2}\n', "b.json": b'{"n": 3}\n'}, [1, 2, 3]),
+    "patterns": ({"a[1].parquet": parquet(1), "a1.parquet": parquet(2), "b*?.parquet": parquet(3)}, [1, 2, 3]),
+    "quotes": ({"a'b c%20d.parquet": parquet(1)}, [1]),
+    "neighbours": ({"a.parquet": parquet(1), "../t-old/b.parquet": parquet(2), "../t2/c.csv": csv(3)}, [1]),
+}  # fmt: skip
+"""Files by their paths below the table's folder, and the numbers that the table has."""
+
+REFUSED = {
+    "delta": ({"_delta_log/00000000000000000000.json": b"{}", "a.parquet": parquet(1)}, "Delta"),
+    "formats": ({"a.parquet": parquet(1), "b.csv": csv(2)}, "a single format"),
+    "pictures": ({"a.jpg": b"1"}, "no Parquet, CSV or JSON"),
+}
+
+
+@pytest.fixture
+def check(flights, run):
+    """Commit files below ``t/`` to main, and return a function that runs a check of them."""
+
+    def check(files, sql, **tables):
+        main = flights.branch("main")
+        for path, data in files.items():
+            main.put(f"t/{path}".replace("t/../", ""), data)
+        if files:
+            main.commit("load")
+        return run(LakeopsSqlCheckOperator(task_id="t", repo="flights", ref="main", sql=sql, **tables))
+
+    return check
+
+
+@pytest.mark.parametrize(
+    "tables", [{}, {"tables": {"t": "t"}}, {"tables": {"t": "t/"}}], ids=["all", "folder", "slash"]
+)
+@pytest.mark.parametrize(("files", "numbers"), TABLES.values(), ids=TABLES)
+def test_a_view_has_the_rows_of_the_tables_files(check, files, numbers, tables):
+    with pytest.raises(LakeopsFailure, match="not published: ") as raised:
+        check(files, "SELECT list(n ORDER BY n) AS n FROM t", **tables)
+    assert str(raised.value).endswith(f"n={numbers}")
+
+
+@pytest.mark.parametrize(("files", "reason"), REFUSED.values(), ids=REFUSED)
+def test_a_folder_that_is_no_plain_table_is_refused(check, files, reason):
+    with pytest.raises(LakeopsFailure, match=reason):
+        check(files, "SELECT 1 WHERE false", tables={"t": "t/"})
+
+
+@pytest.mark.parametrize(("files", "reason"), REFUSED.values(), ids=REFUSED)
+def test_a_query_of_other_folders_goes_on_beside_a_folder_that_is_no_plain_table(check, files, reason):
+    others = {"../sales/a.parquet": parquet(1)}
+    check({**files, **others}, "SELECT n FROM sales WHERE n < 0")
+    with pytest.raises(LakeopsFailure, match=reason):
+        check({}, "SELECT n FROM t")
