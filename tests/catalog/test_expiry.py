@@ -1,12 +1,12 @@
 """Commits that marks expire, step by step; and how they come back."""
 
-from datetime import timedelta
 from threading import Barrier, Thread
 
 import pytest
 from sqlalchemy import event
 from support.catalogs import (
     FIRST,
+    GRACE,
     REPO,
     a_commit,
     commit_all,
@@ -14,6 +14,7 @@ from support.catalogs import (
     draft,
     everything,
     expire_commits,
+    finish,
     mirror_needs,
     new_token,
     put,
@@ -27,15 +28,9 @@ from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, MarkRefused, RefNotFound
 from lakeops.model.marks import MarkState
 
-GRACE = timedelta(hours=24)
-
 
 def begin(catalog, mark_id="m"):
     return catalog.marks.begin_mark(REPO, mark_id, cutoff=catalog.now() - GRACE)[1]
-
-
-def finish(catalog, mark_id="m"):
-    return catalog.marks.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
 
 
 def expire(catalog, mark_id, since, *ids, rules=None):

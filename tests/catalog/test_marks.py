@@ -2,23 +2,13 @@ from datetime import timedelta
 from threading import Barrier, Thread
 
 import pytest
-from support.catalogs import REPO, an_entry, create, everything, put
+from support.catalogs import GRACE, REPO, an_entry, begin, create, everything, finish, put
 from support.errors import raising
 
 from lakeops.catalog.records import ExpectedState
 from lakeops.catalog.tables import MARK
 from lakeops.model.errors import BranchMoved, MarkRefused, Transient
 from lakeops.model.marks import SWEEPABLE, MarkState
-
-GRACE = timedelta(hours=24)
-
-
-def begin(catalog, mark_id="m", *, grace=GRACE):
-    return catalog.marks.begin_mark(REPO, mark_id, cutoff=catalog.now() - grace)[0]
-
-
-def finish(catalog, mark_id="m"):
-    return catalog.marks.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
 
 
 def age(catalog, mark_id, **by):
