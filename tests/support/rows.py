@@ -113,6 +113,16 @@ def _unpacked(work, task, store):
     return work(pickle.loads(task), store)
 
 
+class Racing(Groups):
+    """Runs tasks in another order, each twice, on copies as another process would have them."""
+
+    def perform(self, work, tasks, store):
+        for task, number in reversed(list(tasks)):
+            first, second = (work(pickle.loads(pickle.dumps(task)), store) for _ in range(2))
+            yield number, pickle.loads(pickle.dumps(second))
+            yield number, first
+
+
 class Losing(Groups):
     """Loses the result of the second task."""
 
