@@ -103,7 +103,7 @@ def test_listing_beside_writers_shows_everything_that_stays(local):
         other.join()
 
 
-def test_deleting_the_same_keys_many_at_once(store):
+def test_deleting_the_same_keys_at_once(store):
     keys = [f"d/{n}" for n in range(10)]
     for key in keys:
         store.put(key, b"")
