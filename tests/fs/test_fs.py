@@ -200,13 +200,8 @@ def test_the_protocol_is_registered(repo: Repository, tmp_path: Path) -> None:
         assert file.read() == b"found"
 
 
-class TestFsspec(
-    AbstractOpenTests, AbstractPipeTests, AbstractGetTests, AbstractPutTests, AbstractCopyTests, AbstractFixtures
-):
+class LakeopsFixtures(AbstractFixtures):
     """fsspec's own suite, on a branch."""
-
-    # It makes a directory in a place where it copies and deletes, and then looks for that.
-    test_copy_directory_without_files_with_same_name_prefix = None
 
     @pytest.fixture
     def fs(self, fs: LakeopsFileSystem) -> LakeopsFileSystem:
@@ -223,6 +218,15 @@ class TestFsspec(
     @pytest.fixture
     def supports_empty_directories(self) -> bool:
         return True  # those that this file system was asked to make
+
+
+class TestFiles(AbstractOpenTests, AbstractPipeTests, AbstractGetTests, AbstractPutTests, LakeopsFixtures):
+    pass
+
+
+class TestCopy(AbstractCopyTests, LakeopsFixtures):  # apart, since puts have a test of the same name
+    # It makes a directory in a place where it copies and deletes, and then looks for that.
+    test_copy_directory_without_files_with_same_name_prefix = None
 
 
 def test_a_remembered_object_that_is_gone_is_looked_up_anew(repo: Repository, fs: LakeopsFileSystem, monkeypatch):
