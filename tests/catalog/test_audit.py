@@ -18,10 +18,12 @@ from support.catalogs import (
     REPO,
     a_commit,
     an_entry,
+    begin,
     commit_all,
     create,
     create_mirror,
     draft,
+    finish,
     new_token,
     put,
     seal,
@@ -50,14 +52,6 @@ SILENT = {
 drops."""
 
 DAY = timedelta(days=1)
-
-
-def a_mark(catalog, mark_id="m"):
-    catalog.marks.begin_mark(REPO, mark_id, cutoff=catalog.now() - DAY)
-
-
-def finished(catalog, mark_id="m"):
-    catalog.marks.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
 
 
 def following(catalog):
@@ -176,33 +170,33 @@ TRANSITIONS = {
         lambda c: put(c, an_entry("a")), lambda c, _: c.staging.reset(REPO, "main", actor="ada"),
         ("reset", "branch", "main", FIRST.id, FIRST.id),
     ),
-    "begin_mark": (nothing, lambda c, _: a_mark(c), ("begin-mark", "mark", "m", None, "marking")),
+    "begin_mark": (nothing, lambda c, _: begin(c), ("begin-mark", "mark", "m", None, "marking")),
     "expire_by_mark": (
-        lambda c: (commit_all(c, "one"), a_mark(c)),
+        lambda c: (commit_all(c, "one"), begin(c)),
         lambda c, _: c.retention.expire_by_mark(REPO, "m", since=9, rules=None, choose=lambda _moves: [FIRST.id]),
         ("expire", "mark", "m", None, "1 commits expired"),
     ),
     "revive_commits": (
-        a_mark, lambda c, _: c.retention.revive_commits(REPO, "m", [FIRST.id]),
+        begin, lambda c, _: c.retention.revive_commits(REPO, "m", [FIRST.id]),
         ("revive", "mark", "m", None, "up to 1 commits live again"),
     ),
     "finish_mark": (
-        a_mark, lambda c, _: finished(c), ("finish-mark", "mark", "m", "marking", "marked, 3 files, 9 bytes")
+        begin, lambda c, _: finish(c), ("finish-mark", "mark", "m", "marking", "marked, 3 files, 9 bytes")
     ),
     "restore_mark": (
-        a_mark, lambda c, _: c.marks.restore_mark(REPO, "m"),
+        begin, lambda c, _: c.marks.restore_mark(REPO, "m"),
         ("restore-mark", "mark", "m", "marking", "restoring, 0 files, 0 bytes"),
     ),
     "restore_commits": (
-        lambda c: (a_mark(c), c.marks.restore_mark(REPO, "m")), lambda c, _: c.retention.restore_commits(REPO, "m"),
+        lambda c: (begin(c), c.marks.restore_mark(REPO, "m")), lambda c, _: c.retention.restore_commits(REPO, "m"),
         ("restore-commits", "mark", "m", "restoring", "restored"),
     ),
     "begin_sweep": (
-        lambda c: (a_mark(c), finished(c)), lambda c, _: c.marks.begin_sweep(REPO, "m"),
+        lambda c: (begin(c), finish(c)), lambda c, _: c.marks.begin_sweep(REPO, "m"),
         ("begin-sweep", "mark", "m", "marked", "sweeping, 3 files, 9 bytes"),
     ),
     "end_sweep": (
-        lambda c: (a_mark(c), finished(c), c.marks.begin_sweep(REPO, "m")), lambda c, _: c.marks.end_sweep(REPO, "m"),
+        lambda c: (begin(c), finish(c), c.marks.begin_sweep(REPO, "m")), lambda c, _: c.marks.end_sweep(REPO, "m"),
         ("end-sweep", "mark", "m", "sweeping", "swept, 3 files, 9 bytes"),
     ),
     "prune": (

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from support.catalogs import REPO, an_entry, commit_all, create, everything, put
+from support.catalogs import REPO, an_entry, commit_all, create, everything, finish, put
 from support.errors import raising
 
 from lakeops.catalog.marks import BOUND
@@ -21,7 +21,7 @@ def mark(catalog, mark_id="m"):
 
 def sweep(catalog):
     made = mark(catalog, "swept")
-    catalog.marks.finish_mark(REPO, made.id, digest="d", rows=0, objects=0, size_bytes=0, listed=0)
+    finish(catalog, made.id)
     return lambda: catalog.marks.begin_sweep(REPO, made.id)
 
 
@@ -162,7 +162,7 @@ def test_a_wrong_confirmation_can_be_taken_back(held, clock):
         mark(held)
     held.marks.confirm_clock()
     with pytest.raises(MarkRefused, match="stale"):
-        held.marks.finish_mark(REPO, made.id, digest="d", rows=1, objects=1, size_bytes=1, listed=1)
+        finish(held, made.id)
     clock.advance(seconds=1)
     put(held, an_entry("a"))
     commit_all(held, "on")

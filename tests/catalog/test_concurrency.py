@@ -7,6 +7,7 @@ from threading import Barrier, BrokenBarrierError, Event
 
 import pytest
 from sqlalchemy import event
+from support.at_once import many_at_once
 from support.catalogs import (
     FIRST,
     REPO,
@@ -142,17 +143,15 @@ def test_a_row_lands_under_the_token_of_its_instant(postgres_url, opened):
 def test_stagers_of_the_same_paths_do_not_deadlock(postgres_url, opened, bulk):
     catalog = opened(postgres_url)
     create(catalog)
-    failures, start = [], Barrier(4)
+    failures = []
     event.listen(catalog.database.engine, "handle_error", lambda context: failures.append(context.original_exception))
 
     def stage(writer):
         rows = [an_entry(f"{number:03}", str(writer)) for number in range(60)][:: 1 if writer % 2 else -1]
-        start.wait()
         for _ in range(5):
             catalog.staging.put_staged(REPO, "main", table_of(rows) if bulk else rows, started=catalog.now())
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(stage, range(4)))
+    assert many_at_once(4, stage) == [None] * 4
     assert failures == []
     left = catalog.staging.staged_page(REPO, "main")[1]
     assert len(left) == 60
@@ -162,31 +161,21 @@ def test_stagers_of_the_same_paths_do_not_deadlock(postgres_url, opened, bulk):
 def test_duplicates_of_one_keyed_call_publish_once(catalog):
     put(catalog, an_entry("a"))
     state = seal(catalog)
-    start = Barrier(4)
 
     def publish(number):
-        start.wait()
         mine = draft(catalog, state, a_commit(f"try {number}", FIRST), key="k", fingerprint="f")
         return catalog.commits.publish(mine)
 
-    with ThreadPoolExecutor(4) as pool:
-        (commit,) = set(pool.map(lambda n: publish(n).id, range(4)))
+    (commit,) = {made.id for made in many_at_once(4, publish)}
     assert catalog.refs.branch(REPO, "main").commit_id == commit
     assert len(first_parents(catalog)) == 2
 
 
 def test_of_parallel_creations_one_wins(catalog):
-    start = Barrier(4)
-
     def make(number):
-        start.wait()
-        try:
-            return catalog.refs.create_branch(REPO, "dev", FIRST.id, token=f"token-{number}", actor="ada")
-        except AlreadyExists:
-            return None
+        return catalog.refs.create_branch(REPO, "dev", FIRST.id, token=f"token-{number}", actor="ada")
 
-    with ThreadPoolExecutor(4) as pool:
-        (made,) = [state for state in pool.map(make, range(4)) if state]
+    (made,) = [state for state in many_at_once(4, make) if not isinstance(state, AlreadyExists)]
     assert catalog.refs.branch(REPO, "dev") == made
     assert len(catalog.refs.reflog(REPO, "dev")) == 1
 
@@ -196,16 +185,12 @@ def test_the_same_commit_on_two_branches_at_once_is_inserted_once(catalog):
     names = ["b0", "b1", "b2", "b3"]
     for name in names:
         catalog.refs.create_branch(REPO, name, FIRST.id, token=new_token(), actor="ada")
-    start = Barrier(4)
 
-    def publish(name):
-        start.wait()
-        return catalog.commits.publish(
-            draft(catalog, catalog.refs.branch(REPO, name), replace(same, meta_range_file=name))
-        )
+    def publish(number):
+        state = catalog.refs.branch(REPO, names[number])
+        return catalog.commits.publish(draft(catalog, state, replace(same, meta_range_file=names[number])))
 
-    with ThreadPoolExecutor(4) as pool:
-        assert len(set(pool.map(lambda n: publish(n).meta_range_file, names))) == 1
+    assert len({made.meta_range_file for made in many_at_once(4, publish)}) == 1
     assert {catalog.refs.branch(REPO, name).commit_id for name in names} == {same.id}
 
 

@@ -6,10 +6,10 @@ import multiprocessing
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 
 import pytest
 from sqlalchemy import event
+from support.at_once import many_at_once
 from support.catalogs import REPO, an_entry, commit_all, create, expire_commits, new_token, put, seal, table_of
 from support.forked import run_forked
 
@@ -94,12 +94,11 @@ def test_two_that_share_a_fair_lock_only_wait_for_each_other(postgres_url, opene
         create(catalog, name)
         head = catalog.refs.branch(name, "main").commit_id
         catalog.refs.create_branch(name, "dev", head, token=new_token(), actor="ada")
-    failures, start = [], Barrier(8)
+    failures = []
     event.listen(catalog.database.engine, "handle_error", lambda context: failures.append(context.original_exception))
 
     def work(number):
         name, branch = repositories[number % 2], ["main", "dev"][number // 2 % 2]
-        start.wait()
         for turn in range(6):
             rows = [an_entry(f"{number}/{turn}")]
             catalog.staging.put_staged(name, branch, table_of(rows) if turn % 2 else rows, started=catalog.now())
@@ -108,8 +107,7 @@ def test_two_that_share_a_fair_lock_only_wait_for_each_other(postgres_url, opene
                 catalog.refs.protect(name, f"p{number}")
             catalog.staging.purge_retired(name)
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
+    assert many_at_once(8, work) == [None] * 8
     assert failures == []
 
 

@@ -1,24 +1,15 @@
 from datetime import timedelta
-from threading import Barrier, Thread
+from functools import partial
 
 import pytest
-from support.catalogs import REPO, an_entry, create, everything, put
+from support.at_once import at_once
+from support.catalogs import GRACE, REPO, an_entry, begin, create, everything, finish, put
 from support.errors import raising
 
-from lakeops.catalog.records import ExpectedState
+from lakeops.catalog.records import BranchState, ExpectedState
 from lakeops.catalog.tables import MARK
 from lakeops.model.errors import BranchMoved, MarkRefused, Transient
 from lakeops.model.marks import SWEEPABLE, MarkState
-
-GRACE = timedelta(hours=24)
-
-
-def begin(catalog, mark_id="m", *, grace=GRACE):
-    return catalog.marks.begin_mark(REPO, mark_id, cutoff=catalog.now() - grace)[0]
-
-
-def finish(catalog, mark_id="m"):
-    return catalog.marks.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
 
 
 def age(catalog, mark_id, **by):
@@ -164,30 +155,16 @@ def test_a_mark_that_a_crash_left_open_keeps_links_waiting_until_the_deadline_on
 def test_a_link_that_races_with_a_mark_is_a_root_or_is_refused(catalog, opened, database_url):
     other = opened(database_url)
     for number in range(10):
-        start = Barrier(2)
-        refused = []
 
-        def link(number=number, start=start, refused=refused):
-            start.wait()
-            try:
-                other.staging.put_staged(
-                    REPO,
-                    "main",
-                    [an_entry("a", f"x{number}")],
-                    started=other.now(),
-                    expect=ExpectedState(marks=frozenset()),
-                )
-            except Transient as error:
-                assert error.kind in {"collection_running", "branch_moved"}
-                refused.append(number)
+        def mark(name=f"m{number}"):
+            begin(catalog, name)
+            return catalog.retention.roots(REPO).staged["physical_address"].to_pylist()
 
-        thread = Thread(target=link)
-        thread.start()
-        start.wait()
-        begin(catalog, f"m{number}")
-        roots = catalog.retention.roots(REPO).staged["physical_address"].to_pylist()
-        thread.join()
-        assert (f"data/2026010100/x{number}" in roots) is not bool(refused)
+        link = partial(put, other, an_entry("a", f"x{number}"), expect=ExpectedState(marks=frozenset()))
+        linked, roots = at_once(link, mark)
+        refused = isinstance(linked, Transient)
+        assert linked.kind in {"collection_running", "branch_moved"} if refused else isinstance(linked, BranchState)
+        assert (f"data/2026010100/x{number}" in roots) is not refused
 
 
 def test_what_the_store_refused_is_on_record_and_a_sweep_goes_on(catalog):

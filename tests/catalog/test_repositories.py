@@ -6,11 +6,13 @@ from support.catalogs import (
     REPO,
     a_commit,
     an_entry,
+    begin,
     commit_all,
     create,
     draft,
     everything,
     expire_commits,
+    finish,
     follow,
     new_token,
     paths,
@@ -76,7 +78,7 @@ def test_deletion_leaves_no_row_and_touches_no_neighbour(catalog):
     catalog.retention.set_rules(REPO, "{}")
     catalog.mirrors.report_mirror(REPO, "there", frozenset({FIRST.id}))
     follow(catalog, REPO)
-    mark(catalog)
+    begin(catalog)
     catalog.repositories.take_owner(REPO, "a record")
     catalog.refs.record_verdict(REPO, Verdict(FIRST.id, "quality", "passed", "ada"))
     catalog.audit.add_report(REPO, ReportKind.FSCK, {}, actor="ada")
@@ -86,15 +88,6 @@ def test_deletion_leaves_no_row_and_touches_no_neighbour(catalog):
     assert before != alone
     with pytest.raises(RepositoryNotFound):
         catalog.repositories.delete_repository(REPO)
-
-
-def mark(catalog, mark_id="m"):
-    cutoff = catalog.now() - timedelta(hours=24)
-    return catalog.marks.begin_mark(REPO, mark_id, cutoff=cutoff)
-
-
-def finish(catalog, mark_id):
-    return catalog.marks.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
 
 
 READS = {
@@ -160,7 +153,7 @@ WRITES = {
     "unprotect": lambda c: c.refs.unprotect(REPO, "release-*"),
     "set_rules": lambda c: c.retention.set_rules(REPO, "{}"),
     "set_grace": lambda c: c.retention.set_grace(REPO, 60),
-    "begin_mark": mark,
+    "begin_mark": begin,
     "finish_mark": lambda c: finish(c, "old"),
     "begin_sweep": lambda c: c.marks.begin_sweep(REPO, "older"),
     "restore_mark": lambda c: c.marks.restore_mark(REPO, "old"),
@@ -184,10 +177,10 @@ def test_a_read_only_repository_refuses_every_writing_transition(catalog, name):
     catalog.refs.protect(REPO, "release-*")
     put(catalog, an_entry("a"), branch="dev")
     seal(catalog, "dev")
-    mark(catalog, "older")
+    begin(catalog, "older")
     finish(catalog, "older")
     catalog.marks.begin_sweep(REPO, "older")
-    mark(catalog, "old")
+    begin(catalog, "old")
     catalog.repositories.set_read_only(REPO, True)
     before = everything(catalog)
     with raising("read_only_repository", "'repo'"):

@@ -46,11 +46,15 @@ MAX_CPU_SECONDS = 1.5
 """Three times the budget: a busy machine must not fail the test. What is imported is what counts exactly."""
 
 
+def loaded_by(*words):
+    """The modules that a command loads."""
+    command = [sys.executable, "-c", SPY, *words]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr.split())
+
+
 @pytest.mark.parametrize("name", QUICK)
 def test_ref_commands_import_nothing_heavy(flights, name):
-    args = [sys.executable, "-c", SPY, *name.split(), *QUICK[name]]
-    done = subprocess.run(args, capture_output=True, text=True, check=True, timeout=60)
-    loaded = {module.partition(".")[0] for module in done.stderr.split()}
+    loaded = {module.partition(".")[0] for module in loaded_by(*name.split(), *QUICK[name])}
     assert "sqlalchemy" in loaded, "the spy sees imports"
     assert loaded & HEAVY == set()
 
@@ -58,9 +62,7 @@ def test_ref_commands_import_nothing_heavy(flights, name):
 @pytest.mark.parametrize(("name", "most"), [("branch list", 50), ("fs stat", 66)])
 def test_a_command_loads_the_parts_of_the_catalog_that_it_uses(flights, name, most):
     at = {"branch list": R, "fs stat": f"{R}/main/raw/a.csv"}[name]
-    args = [sys.executable, "-c", SPY, *name.split(), at]
-    done = subprocess.run(args, capture_output=True, text=True, check=True, timeout=60)
-    ours = {module for module in done.stderr.split() if module.partition(".")[0] == "lakeops"}
+    ours = {module for module in loaded_by(*name.split(), at) if module.partition(".")[0] == "lakeops"}
     assert "lakeops.catalog.commits" in ours
     assert ours & {f"lakeops.catalog.{part}" for part in ("audit", "backups", "mirrors", "retention", "roles")} == set()
     assert "lakeops.model.mirrors" not in ours
@@ -69,16 +71,13 @@ def test_a_command_loads_the_parts_of_the_catalog_that_it_uses(flights, name, mo
 
 def test_help_and_version_do_not_open_the_core(home):
     for option in ("--version", "--help"):
-        args = [sys.executable, "-c", SPY, option]
-        done = subprocess.run(args, capture_output=True, text=True, check=True, timeout=60)
-        assert "typer" in done.stderr
-        assert "sqlalchemy" not in done.stderr.split()
+        loaded = loaded_by(option)
+        assert "typer" in loaded
+        assert "sqlalchemy" not in loaded
 
 
 def test_a_ref_command_maps_no_classes(flights):
-    args = [sys.executable, "-c", SPY, "branch", "list", R]
-    done = subprocess.run(args, capture_output=True, text=True, check=True, timeout=60)
-    assert not {"sqlmodel", "sqlalchemy.orm", "sqlalchemy.dialects.postgresql"} & set(done.stderr.split())
+    assert not {"sqlmodel", "sqlalchemy.orm", "sqlalchemy.dialects.postgresql"} & loaded_by("branch", "list", R)
 
 
 def test_a_ref_command_takes_little_time(process, flights):

@@ -123,6 +123,20 @@ def forget():
     history._far.clear()
 
 
+def visitor(lake):
+    """A client of a lake's pages."""
+    return TestClient(application(lake), base_url="http://127.0.0.1")
+
+
+@contextmanager
+def visiting(settings):
+    """A lake that remembers nothing, a client of its pages, and the requests that its stores get from now on."""
+    faults = Faults()
+    with open_faulty(settings, faults) as lake, visitor(lake) as client:
+        faults.revive()
+        yield lake, client, faults.calls
+
+
 def costs(home, size):
     """Of each page."""
     settings = Settings.load(home=home, fsync=False)
@@ -131,14 +145,11 @@ def costs(home, size):
     found: dict[str, Cost] = {}
     for name, path in PAGES.items():
         forget()
-        faults = Faults()
-        with open_faulty(settings, faults) as lake:  # nothing is remembered of the page before
-            with TestClient(application(lake), base_url="http://127.0.0.1") as client:
-                faults.revive()
-                with statements(lake.catalog) as seen, steps(lake) as done:
-                    answer = client.get(path)
-                assert answer.status_code == 200, (name, answer.text)
-            found[name] = Cost(len(ours(seen)), done[0], len(faults.calls))
+        with visiting(settings) as (lake, client, calls):  # nothing is remembered of the page before
+            with statements(lake.catalog) as seen, steps(lake) as done:
+                answer = client.get(path)
+            assert answer.status_code == 200, (name, answer.text)
+            found[name] = Cost(len(ours(seen)), done[0], len(calls))
     return found
 
 
@@ -179,17 +190,12 @@ def test_a_list_of_repositories_takes_the_same_statements_for_one_and_for_many(t
                 main.put("a", b"1")
                 main.commit("load")
         forget()
-        faults = Faults()
-        with (
-            open_faulty(settings, faults) as lake,
-            TestClient(application(lake), base_url="http://127.0.0.1") as client,
-        ):
-            faults.revive()
+        with visiting(settings) as (lake, client, calls):
             for _ in range(2):
-                faults.calls.clear()
+                calls.clear()
                 with statements(lake.catalog) as seen:
                     assert client.get("/").status_code == 200
-                taken.append((len(ours(seen)), len(faults.calls)))
+                taken.append((len(ours(seen)), len(calls)))
     (one, read_one), (again, none), (many, read_many), (many_again, still_none) = taken
     assert one == again == many == many_again <= 4
     assert (none, still_none) == (0, 0)
@@ -205,12 +211,9 @@ def test_what_was_summed_up_is_not_read_again(tmp_path):
     for path in (PAGES["commit"], PAGES["compare"], PAGES["compare, either way"]):
         reads = []
         for _ in range(2):  # each time another lake, as Airflow's web server opens one for each request
-            faults = Faults()
-            with open_faulty(settings, faults) as lake:
-                faults.revive()
-                with TestClient(application(lake), base_url="http://127.0.0.1") as client:
-                    assert client.get(path).status_code == 200
-            reads.append(len(faults.calls))
+            with visiting(settings) as (_, client, calls):
+                assert client.get(path).status_code == 200
+            reads.append(len(calls))
         assert reads[0] > 0, path
         assert reads[1] == 0, path
 
@@ -222,7 +225,7 @@ def test_folders_of_staged_rows_take_a_statement_each(tmp_path, monkeypatch):
     with Lake.open(settings=settings) as lake:
         for name, size in (("few", 2), ("many", 40)):
             lake.create_repository(name).branch("main").stage(rows(FOLDER * size, "staged"))
-        with TestClient(application(lake), base_url="http://127.0.0.1") as client:
+        with visitor(lake) as client:
             for name in ("few", "many"):
                 with statements(lake.catalog) as seen, steps(lake) as done:
                     assert "d0000/" in client.get(f"/{name}/tree/main").text
@@ -249,7 +252,7 @@ def test_refs_far_apart_are_met_in_stretches(tmp_path, monkeypatch):
         counts = []
         for right in ("main~60", "old"):
             forget()
-            with TestClient(application(lake), base_url="http://127.0.0.1") as client:
+            with visitor(lake) as client:
                 for _ in range(2):
                     with statements(lake.catalog) as seen:
                         assert client.get(f"/repo/diff?left=main&right={right}").status_code == 200

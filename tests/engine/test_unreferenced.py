@@ -1,10 +1,6 @@
 """Tests of unreferenced objects, beside the answer of Python's sets."""
 
 import errno
-import json
-import os
-import subprocess
-import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.big_listing import make_ranges
 from support.errors import raising
+from support.programs import answer_of
 from support.references import ALIKE, listing, names, referring, rows
-from support.rows import THOROUGH, Groups, Losing, RecordingStore, numbered
+from support.rows import THOROUGH, Groups, Losing, Racing, RecordingStore, numbered
 from support.rows import built as built_from
 
 from lakeops.engine.base import LocalEngine, TaskRows
@@ -26,18 +23,6 @@ from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, Cutter, Listed, distinct_
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.local import LocalStore
 from lakeops.testing.faults import Faults
-
-TESTS = Path(__file__).parent.parent
-
-
-class Racing(Groups):
-    """Runs tasks in another order, each twice."""
-
-    def perform(self, work, tasks, store):
-        for task, number in reversed(list(tasks)):
-            for _ in range(2):
-                yield number, work(task, store)
-
 
 ENGINES = [LocalEngine(2), Groups(1), Racing(3)]
 
@@ -361,16 +346,7 @@ def test_memory_does_not_grow_with_the_listing(tmp_path):
     make_ranges(tmp_path, 300_000)
     peaks = []
     for names_listed in (500_000, 2_000_000):
-        done = subprocess.run(
-            [sys.executable, "-m", "support.big_listing", str(tmp_path), str(names_listed)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=250,
-        )
-        assert done.returncode == 0, done.stderr
-        found_there = json.loads(done.stdout)
+        found_there = answer_of("support.big_listing", tmp_path, names_listed, seconds=250)
         peaks.append(found_there.pop("peak_mb"))
         assert found_there == {
             "listed": names_listed,

@@ -220,23 +220,11 @@ class LakeopsFixtures(AbstractFixtures):
         return True  # those that this file system was asked to make
 
 
-class TestOpen(AbstractOpenTests, LakeopsFixtures):
+class TestFiles(AbstractOpenTests, AbstractPipeTests, AbstractGetTests, AbstractPutTests, LakeopsFixtures):
     pass
 
 
-class TestPipe(AbstractPipeTests, LakeopsFixtures):
-    pass
-
-
-class TestGet(AbstractGetTests, LakeopsFixtures):
-    pass
-
-
-class TestPut(AbstractPutTests, LakeopsFixtures):
-    pass
-
-
-class TestCopy(AbstractCopyTests, LakeopsFixtures):
+class TestCopy(AbstractCopyTests, LakeopsFixtures):  # apart, since puts have a test of the same name
     # It makes a directory in a place where it copies and deletes, and then looks for that.
     test_copy_directory_without_files_with_same_name_prefix = None
 

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from services.process import die_with_parent
 from support.engines import place
-from support.served import KEYS, Served, fill, running
+from support.served import KEYS, Served, fill, running, s3_client
 
-from lakeops import Lake, Settings
+from lakeops import Lake, Repository, Settings
 
 __all__ = ["place"]
 
@@ -52,6 +53,22 @@ def serve() -> Iterator[Serve]:
     """Starts gateways in threads of this process; gives their URLs."""
     with ExitStack() as started:
         yield lambda lake, keys=None, **more: started.enter_context(running(lake, keys, **more))
+
+
+@pytest.fixture
+def repo(lake: Lake) -> Repository:
+    repo = lake.create_repository("shop")
+    repo.branch("main").put("old", b"old")
+    repo.branch("main").commit("first")
+    repo.create_tag("v1", "main")
+    return repo
+
+
+@pytest.fixture
+def s3(lake: Lake, repo: Repository, serve: Serve) -> Iterator[Any]:
+    """A client that may write."""
+    with s3_client(serve(lake, KEYS, write=True)) as client:
+        yield client
 
 
 @pytest.fixture

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from support.served import KEYS, lake, s3_client, signed
+from support.served import lake, signed
 
-from lakeops import Lake, Repository
+from lakeops import Repository
 from lakeops.gateway.answers import OWNER
 from lakeops.gateway.headers import BUCKET, HEADERS, OBJECT
 
@@ -54,20 +54,6 @@ HARMLESS = {
     "x-amz-api-version": ["2006-03-01"],
 }
 WRITES = ["put_object", "create_multipart_upload", "copy_object", "delete_object"]
-
-
-@pytest.fixture
-def repo(lake: Lake) -> Repository:
-    repo = lake.create_repository("shop")
-    repo.branch("main").put("old", b"old")
-    repo.branch("main").commit("first")
-    return repo
-
-
-@pytest.fixture
-def s3(lake: Lake, repo: Repository, serve: Callable[..., str]) -> Iterator[Any]:
-    with s3_client(serve(lake, KEYS, write=True)) as client:
-        yield client
 
 
 def ask(s3: Any, operation: str, headers: dict[str, str], **more: Any) -> tuple[int, str]:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import http.client
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from email.utils import formatdate
@@ -18,7 +18,7 @@ import requests
 from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import ClientError
 from support.errors import has_kind
-from support.served import KEYS, lake, s3_client, signed
+from support.served import lake, signed
 
 from lakeops import Lake, Repository
 from lakeops.gateway.app import Gateway
@@ -31,27 +31,18 @@ __all__ = ["lake"]
 pytestmark = pytest.mark.usefixtures("no_home")
 
 
-@pytest.fixture
-def repo(lake: Lake) -> Repository:
-    repo = lake.create_repository("shop")
-    repo.branch("main").put("old", b"old")
-    repo.branch("main").commit("first")
-    repo.create_tag("v1", "main")
-    return repo
-
-
-@pytest.fixture
-def s3(lake: Lake, repo: Repository, serve: Callable[..., str]) -> Iterator[Any]:
-    with s3_client(serve(lake, KEYS, write=True)) as client:
-        yield client
-
-
 def code(work: Callable[[], object]) -> tuple[int, str]:
     """The status and the code of a request that is refused."""
     with pytest.raises(ClientError) as failed:
         work()
     answer = failed.value.response
     return answer["ResponseMetadata"]["HTTPStatusCode"], answer["Error"]["Code"]
+
+
+def begun(s3: Any, key: str = "main/x", **about: Any) -> dict[str, Any]:
+    """An upload in parts that has begun: what each further request names."""
+    where = {"Bucket": "shop", "Key": key}
+    return where | {"UploadId": s3.create_multipart_upload(**where, **about)["UploadId"]}
 
 
 def test_an_object_is_staged_and_not_committed(repo: Repository, s3: Any) -> None:
@@ -76,10 +67,9 @@ def test_headers_that_belong_to_an_object_come_back(repo: Repository, s3: Any) -
     where = {"Bucket": "shop", "Key": "main/a.gz"}
     s3.put_object(**where, Body=b"1", Metadata={"k": "v"}, **kept)
     s3.copy_object(Bucket="shop", Key="main/b.gz", CopySource="shop/main/a.gz")
-    upload = s3.create_multipart_upload(Bucket="shop", Key="main/c.gz", Metadata={"k": "v"}, **kept)["UploadId"]
-    part = s3.upload_part(Bucket="shop", Key="main/c.gz", UploadId=upload, PartNumber=1, Body=io.BytesIO(b"1"))
-    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-    s3.complete_multipart_upload(Bucket="shop", Key="main/c.gz", UploadId=upload, MultipartUpload=parts)
+    upload = begun(s3, "main/c.gz", Metadata={"k": "v"}, **kept)
+    part = s3.upload_part(**upload, PartNumber=1, Body=io.BytesIO(b"1"))
+    s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]})
     for key in ("main/a.gz", "main/b.gz", "main/c.gz"):
         for found in (s3.get_object(Bucket="shop", Key=key), s3.head_object(Bucket="shop", Key=key)):
             assert {name: found[name] for name in kept} == kept
@@ -121,12 +111,10 @@ def test_a_version_of_a_delta_table_is_never_replaced(repo: Repository, s3: Any)
     first = s3.head_object(Bucket="shop", Key=f"{log}.json")["ETag"]
     for condition in ({"IfMatch": first}, {"IfNoneMatch": '"else"'}, {"IfMatch": "*"}):
         assert code(lambda more=condition: s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"x", **more)) == taken
-    where = {"Bucket": "shop", "Key": f"{log}.json"}
-    upload = s3.create_multipart_upload(**where)["UploadId"]
-    part = {"PartNumber": 1, "ETag": s3.upload_part(**where, UploadId=upload, PartNumber=1, Body=b"x")["ETag"]}
-    parts = {"Parts": [part]}
-    assert code(lambda: s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload=parts)) == taken
-    s3.abort_multipart_upload(**where, UploadId=upload)
+    upload = begun(s3, f"{log}.json")
+    parts = {"Parts": [{"PartNumber": 1, "ETag": s3.upload_part(**upload, PartNumber=1, Body=b"x")["ETag"]}]}
+    assert code(lambda: s3.complete_multipart_upload(**upload, MultipartUpload=parts)) == taken
+    s3.abort_multipart_upload(**upload)
     # A client that got no answer sends the same once more, and must not take its own version for another writer's.
     s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"first")
     assert code(lambda: s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"first", IfNoneMatch="*")) == taken
@@ -212,8 +200,7 @@ def test_parts_of_an_upload_are_copied(repo: Repository, s3: Any) -> None:
     config = TransferConfig(multipart_threshold=1 << 20, multipart_chunksize=5 << 20, use_threads=False)
     s3.copy({"Bucket": "shop", "Key": "main/large"}, "shop", "main/renamed", Config=config)
     assert repo.ref("main").read("renamed") == text
-    where = {"Bucket": "shop", "Key": "main/x"}
-    upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    upload = begun(s3)
     part = upload | {"PartNumber": 1, "CopySource": "shop/main/large"}
     assert code(lambda: s3.upload_part_copy(**part, CopySourceRange="five"))[0] == 400
     assert code(lambda: s3.upload_part_copy(**part | {"CopySource": "shop/main/none"}))[0] == 404
@@ -298,8 +285,7 @@ SUMS = ["crc32", "crc32c", "crc64nvme", "sha1", "sha256"]
 def test_sums_of_parts_and_of_the_whole_are_compared_at_the_end(repo: Repository, s3: Any, kind: str) -> None:
     field, header = f"Checksum{kind.upper()}", f"x-amz-checksum-{kind}"
     texts = [b"a" * LEAST_PART, b"b"]
-    where = {"Bucket": "shop", "Key": "main/big"}
-    upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    upload = begun(s3, "main/big")
     parts = []
     for number, text in enumerate(texts, 1):
         sums = {field: sum_of(header, text)}
@@ -325,12 +311,14 @@ def test_sums_of_parts_and_of_the_whole_are_compared_at_the_end(repo: Repository
     assert repo.ref("main").read("big") == b"".join(texts)
 
 
-def in_parts(s3: Any, texts: list[bytes], key: str = "main/parts", **about: Any) -> Any:
-    """Upload an object in parts; gives the answer to its end."""
-    where, listed = {"Bucket": "shop", "Key": key}, []
-    upload = where | {"UploadId": s3.create_multipart_upload(**where, **about)["UploadId"]}
+def in_parts(s3: Any, texts: list[bytes], sums: list[str] | None = None, **about: Any) -> Any:
+    """Upload an object in parts, with their sums or with what boto3 computes; gives the answer to its end."""
+    upload, listed = begun(s3, "main/parts", **about), []
     for number, text in enumerate(texts, 1):
-        algorithm = {name: value for name, value in about.items() if name == "ChecksumAlgorithm"}
+        if sums:
+            algorithm = {f"Checksum{about['ChecksumAlgorithm']}": sums[number - 1]}
+        else:
+            algorithm = {name: value for name, value in about.items() if name == "ChecksumAlgorithm"}
         done = s3.upload_part(**upload, PartNumber=number, Body=text, **algorithm)
         listed.append({"PartNumber": number, "ETag": done["ETag"]})
     return s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": listed})
@@ -351,19 +339,8 @@ def test_parts_and_the_checksum_that_was_chosen_are_read_after_the_end(
     if kind == "COMPOSITE":
         whole = sum_of(header, b"".join(map(base64.b64decode, sums))) + "-3"
     # boto3 sends CRC32C and CRC64NVME by another package alone; the gateway computes those that did not come.
-    own = {"CRC32C", "CRC64NVME"}.isdisjoint({algorithm})
-    begun = {"ChecksumAlgorithm": algorithm, "ChecksumType": kind}
-    if own:
-        done = in_parts(s3, PARTS, **begun, Metadata={"k": "v"})
-    else:
-        upload = {**where, "Key": "main/parts"}
-        upload["UploadId"] = s3.create_multipart_upload(**upload, **begun, Metadata={"k": "v"})["UploadId"]
-        marks = [
-            s3.upload_part(**upload, PartNumber=n, Body=text, **{field: sums[n - 1]})["ETag"]
-            for n, text in enumerate(PARTS, 1)
-        ]
-        listed = [{"PartNumber": n, "ETag": mark} for n, mark in enumerate(marks, 1)]
-        done = s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": listed})
+    given = sums if algorithm in {"CRC32C", "CRC64NVME"} else None
+    done = in_parts(s3, PARTS, given, ChecksumAlgorithm=algorithm, ChecksumType=kind, Metadata={"k": "v"})
     assert (done[field], done["ChecksumType"]) == (whole, kind)
     s3.copy_object(**where, Key="main/copy", CopySource="shop/main/parts")
     for key in ("main/parts", "main/copy"):
@@ -393,13 +370,13 @@ def test_parts_and_the_checksum_that_was_chosen_are_read_after_the_end(
 @pytest.mark.parametrize("algorithm", [*TYPES, "", "MD5"])
 @pytest.mark.parametrize("kind", ["COMPOSITE", "FULL_OBJECT", "NONSENSE"])
 def test_only_checksums_that_s3_has_are_begun_with(s3: Any, algorithm: str, kind: str) -> None:
-    where, about = {"Bucket": "shop", "Key": "main/x"}, {"x-amz-checksum-type": kind}
+    about = {"x-amz-checksum-type": kind}
     about |= {"x-amz-checksum-algorithm": algorithm} if algorithm else {}
     s3.meta.events.register("before-call.s3", add := lambda params, **_: params["headers"].update(about))
     if kind not in TYPES.get(algorithm, {"FULL_OBJECT"} if not algorithm else set()):
-        assert code(lambda: s3.create_multipart_upload(**where)) == (400, "InvalidRequest")
+        assert code(lambda: begun(s3)) == (400, "InvalidRequest")
         return
-    upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    upload = begun(s3)
     s3.meta.events.unregister("before-call.s3", add)
     mark = s3.upload_part(**upload, PartNumber=1, Body=b"1")["ETag"]
     other = {"FULL_OBJECT": "COMPOSITE", "COMPOSITE": "FULL_OBJECT"}[kind]
@@ -477,8 +454,7 @@ def test_a_copy_that_is_to_have_a_checksum_of_its_own_is_refused(repo: Repositor
 def test_a_document_that_asks_for_more_than_is_done_is_refused(
     repo: Repository, s3: Any, path: str, body: str, status: int, gone: bool
 ) -> None:
-    where = {"Bucket": "shop", "Key": "main/x"}
-    upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    upload = begun(s3)
     found = signed(s3, "POST", "/shop" + path.format(upload["UploadId"]), body.encode())
     assert found[0] == status
     if status == 200:
@@ -522,8 +498,7 @@ def test_a_malformed_content_md5_is_refused(s3: Any, given: str) -> None:
 
 
 def test_parts_are_as_large_as_s3_has_them_and_are_listed(repo: Repository, s3: Any) -> None:
-    where = {"Bucket": "shop", "Key": "main/big"}
-    upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    upload = begun(s3, "main/big")
     marks = [s3.upload_part(**upload, PartNumber=n, Body=b"%d" % n)["ETag"] for n in (1, 2, 3)]
     parts = [{"PartNumber": n, "ETag": mark} for n, mark in enumerate(marks, 1)]
     ended = {"MultipartUpload": {"Parts": parts}}
@@ -546,8 +521,7 @@ def test_parts_are_as_large_as_s3_has_them_and_are_listed(repo: Repository, s3: 
 
 
 def test_a_range_past_the_end_of_a_source_is_refused(repo: Repository, s3: Any) -> None:
-    where = {"Bucket": "shop", "Key": "main/x"}
-    upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    upload = begun(s3)
     part = upload | {"PartNumber": 1, "CopySource": "shop/main/old"}
     for given, wanted in (
         ("bytes=0-3", "InvalidRange"),
@@ -571,7 +545,7 @@ def test_conditions_of_writes_hold(repo: Repository, s3: Any, way: str) -> None:
         text = b"%d" % next(body)
         if way == "put":
             return s3.put_object(**where, Body=text, **condition)
-        upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+        upload = begun(s3)
         parts = [{"PartNumber": 1, "ETag": s3.upload_part(**upload, PartNumber=1, Body=text)["ETag"]}]
         try:
             return s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts}, **condition)

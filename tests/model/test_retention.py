@@ -104,13 +104,15 @@ def test_without_rules_everything_lives():
     assert {why: count for why, count in counted(found.values()).items() if count} == {"heads": 1, "no_rules": 4}
 
 
-def test_what_a_mark_expired_lives_again_until_it_is_swept():
+@pytest.mark.parametrize(("state", "lives"), [("pending", {0, 1, 2, 3, 4}), ("expired", {0, 2, 3, 4})])
+def test_what_a_mark_expired_lives_again_until_it_is_swept(state, lives):
+    """What expired for good stays so when rules get longer."""
     commits = history(LINE, [4 * DAY, 3 * DAY, 2 * DAY, DAY, 0])
-    commits[1] = commits[1]._replace(pending=True)
+    commits[1] = commits[1]._replace(**{state: True})
     main = refs(commits, branches={"main": commits[4].id})
-    assert set(indexes(live(main, Rules(default_retention_days=50), NOW), commits)) == {0, 1, 2, 3, 4}
+    assert set(indexes(live(main, Rules(default_retention_days=50), NOW), commits)) == lives
     assert set(indexes(live(main, Rules(default_retention_days=1), NOW), commits)) == {3, 4}
-    assert set(indexes(live(main, None, NOW), commits)) == {0, 1, 2, 3, 4}
+    assert set(indexes(live(main, None, NOW), commits)) == lives
 
 
 @pytest.mark.parametrize(
@@ -148,28 +150,13 @@ def test_a_deleted_branch_can_be_brought_back_and_merged_until_the_window_is_ove
         assert indexes(live(main, Rules(default_retention_days=0), NOW), commits) == expected
 
 
-def test_merge_bases_of_live_branches_stay_and_those_that_are_gone_do_not():
+@pytest.mark.parametrize(("gone", "base"), [(False, {1: RetentionReason.BASE}), (True, {})])
+def test_merge_bases_of_live_branches_stay_and_those_that_are_gone_do_not(gone, base):
     commits = history([(), (0,), (1,), (1,)], [90 * DAY] * 4)
+    commits[1] = commits[1]._replace(expired=gone)
     both = refs(commits, branches={"main": commits[2].id, "dev": commits[3].id})
-    assert indexes(live(both, Rules(default_retention_days=0), NOW), commits) == {
-        1: RetentionReason.BASE,
-        2: RetentionReason.HEAD,
-        3: RetentionReason.HEAD,
-    }
-    commits[1] = commits[1]._replace(expired=True)
-    both = refs(commits, branches={"main": commits[2].id, "dev": commits[3].id})
-    assert indexes(live(both, Rules(default_retention_days=0), NOW), commits) == {
-        2: RetentionReason.HEAD,
-        3: RetentionReason.HEAD,
-    }
-
-
-def test_what_expired_stays_expired_when_rules_get_longer():
-    commits = history(LINE, [4 * DAY, 3 * DAY, 2 * DAY, DAY, 0])
-    commits[1] = commits[1]._replace(expired=True)
-    main = refs(commits, branches={"main": commits[4].id})
-    assert set(indexes(live(main, Rules(default_retention_days=50), NOW), commits)) == {0, 2, 3, 4}
-    assert set(indexes(live(main, None, NOW), commits)) == {0, 2, 3, 4}
+    heads = dict.fromkeys((2, 3), RetentionReason.HEAD)
+    assert indexes(live(both, Rules(default_retention_days=0), NOW), commits) == base | heads
 
 
 def by_walking(every, rules, now, rng):
@@ -267,22 +254,27 @@ EVERYTHING = {
 }
 
 
-@pytest.mark.parametrize("rules", [LAKEFS, EVERYTHING, {"default_retention_days": 7, "branches": []}])
-def test_rules_come_back_as_they_were_set(rules):
+PLAIN = {"default_retention_days": 1, "branches": []}
+
+
+@pytest.mark.parametrize(
+    ("rules", "log"),
+    [
+        (LAKEFS, 365),
+        (EVERYTHING, 365),
+        (PLAIN, 365),
+        (PLAIN | {"undo_days": 14}, 365),
+        (PLAIN | {"undo_days": 400}, 400),
+    ],
+)
+def test_rules_come_back_as_they_were_set_and_the_log_reaches_back_as_far_as_moves_do(rules, log):
+    assert parse_rules(rules).log_days == log
     assert parse_rules(rules).to_json() == rules
     assert read_rules(json.dumps(parse_rules(rules).to_json())) == parse_rules(rules)
 
 
 def test_branches_may_be_left_out():
     assert parse_rules({"default_retention_days": 7}) == Rules(default_retention_days=7)
-
-
-@pytest.mark.parametrize(("given", "log"), [({}, 365), ({"undo_days": 14}, 365), ({"undo_days": 400}, 400)])
-def test_the_log_reaches_back_as_far_as_moves_can_be_taken_back(given, log):
-    rules = {"default_retention_days": 1, "branches": [], **given}
-    assert parse_rules(rules).log_days == log
-    assert parse_rules(rules).to_json() == rules
-    assert read_rules(json.dumps(parse_rules(rules).to_json())) == parse_rules(rules)
 
 
 @pytest.mark.parametrize("undo", [31, 365, 36500])

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from support.flipping import Flips, flipping
+from support.flipping import Flips
 from support.served import KEYS, s3_client
 
 from lakeops import Lake, Repository, Settings
@@ -59,7 +59,7 @@ def scene(request, moto_endpoint, buckets, tmp_path):
     how = getattr(request, "param", "engine")
     namespace = f"s3://{buckets(moto_endpoint)}/{uuid.uuid4().hex}"
     contents = dict(zip(NAMES, (SMALL, LARGE, _table(tmp_path)), strict=True))
-    with flipping(moto_endpoint) as flips:
+    with Flips(moto_endpoint) as flips:
         settings = Settings.load(home=tmp_path / "home", s3_endpoint_url=flips.url, fsync=False)
         with Lake.open(settings=settings) as lake:
             repo = lake.create_repository("repo", storage_namespace=namespace)

@@ -11,6 +11,7 @@ from support.rows import (
     THOROUGH,
     Groups,
     Losing,
+    Racing,
     applied,
     attempt,
     boundary_paths,
@@ -36,16 +37,6 @@ from lakeops.ranges.rewrite import run_task
 def done(store, base, changes, engine=None, split=SMALL, **options):
     table = changes if isinstance(changes, pa.Table) else staged_table(changes)
     return apply(RangeReader(store), base, table, engine=engine or Groups(), split=split, attempt=attempt(), **options)
-
-
-class Racing(Groups):
-    """Runs tasks in another order, each twice, on copies as another process would have them."""
-
-    def perform(self, work, tasks, store):
-        for task, number in reversed(list(tasks)):
-            first, second = (work(pickle.loads(pickle.dumps(task)), store) for _ in range(2))
-            yield number, pickle.loads(pickle.dumps(second))
-            yield number, first
 
 
 def check(store, base, repository, changes, **options):

@@ -1,9 +1,3 @@
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import synthetic
 from support.format_page import example
+from support.programs import answer_of
 
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
@@ -108,24 +103,15 @@ def test_a_split_that_cannot_be_is_refused(split):
 
 # --- cost follows what changed, not what there is: counted on millions of entries, in memory that stays bounded ---
 
-TESTS = Path(__file__).parent.parent
 MOST_MEGABYTES = 400
 
 
 def measured(folder, entries):
     """The numbers that ``support.big_repository`` found; its files are removed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "support.big_repository", str(folder), str(entries)],
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr
+    found = answer_of("support.big_repository", folder, entries)
     for file in folder.rglob("*.parquet"):
         file.unlink()
-    return json.loads(done.stdout)
+    return found
 
 
 @pytest.mark.parametrize("entries", [2_000_000, pytest.param(10_000_000, marks=pytest.mark.slow)])

@@ -11,28 +11,29 @@ from hypothesis import strategies as st
 from support.rows import (
     SMALL,
     THOROUGH,
-    Groups,
     Pointer,
     applied,
-    attempt,
     built,
     change_sets,
     contents,
+    merged,
     numbered,
     repositories,
+    reread,
     staged_table,
 )
+from support.rows import changed as in_memory
 
 from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import ChangeType, Split, Strategy, Summary
 from lakeops.ranges import range_file
-from lakeops.ranges.apply import FEWEST_RANGES, apply
+from lakeops.ranges.apply import FEWEST_RANGES
 from lakeops.ranges.diff import diff, diff_batches, summary, written
 from lakeops.ranges.digest import with_digests
-from lakeops.ranges.merge import apply_plan, plan_merge, preview
+from lakeops.ranges.merge import plan_merge, preview
 from lakeops.ranges.metarange import Delta, Metarange
-from lakeops.ranges.range_file import Attachment, encode_metarange, encode_rows, write_metarange
+from lakeops.ranges.range_file import Attachment, encode_metarange, encode_rows
 from lakeops.ranges.range_merge import sides_behind
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.validation import list_flaw
@@ -44,16 +45,8 @@ SPLITS = [Split(1, 2, 4), SMALL, Split(16, 80, 400)]
 
 def changed(store, base, edits, split=SMALL, *, listing=True):
     """A metarange after changes, read back from its file."""
-    reader = RangeReader(store)
-    done = apply(
-        reader, base, staged_table(edits), engine=Groups(), split=split, attempt=attempt(), listing=listing
-    ).metarange
+    done = in_memory(store, base, edits, split, listing=listing)
     return base if done is base else reread(store, done)
-
-
-def reread(store, metarange):
-    file = write_metarange(store, metarange, attempt())
-    return RangeReader(store).metarange(Pointer.to(file))
 
 
 def rows(reader, left, right, prefix=""):
@@ -140,10 +133,6 @@ def test_a_merge_with_lists_is_the_merge_without(fresh_store, data, split, strat
         assert list_flaw(reader, reread(store, found.metarange), dest) is None
 
 
-def merged(store, plan, source, split):
-    return apply_plan(RangeReader(store), plan, source, engine=Groups(), split=split, attempt=attempt())
-
-
 BASE = numbered(range(600))
 
 
@@ -160,7 +149,7 @@ def test_a_merge_of_scattered_changes_opens_only_what_both_changed(store):
     both = {row.key for row in dest.at(dest.without(base))}
     assert set(store.read) <= both
     assert 0 < len(store.read) <= len(both)
-    found = merged(store, plan, source, SMALL)
+    found = merged(store, plan, source)
     after = applied(applied(BASE, scattered(base, "1")), scattered(base, "2", "last_path", 6))
     assert contents(store, found.metarange) == after
     # The merge has a list as well, so the next diff opens nothing.

@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 from support.rows import (
     SMALL,
     THOROUGH,
-    Groups,
     applied,
     attempt,
     built,
     byte_order,
     change_sets,
+    changed,
     contents,
     entry_table,
     numbered,
@@ -22,7 +22,6 @@ from support.rows import (
 
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Change, Split, Summary
-from lakeops.ranges.apply import apply
 from lakeops.ranges.build import build
 from lakeops.ranges.diff import (
     DIFF_SCHEMA,
@@ -120,9 +119,7 @@ def test_only_differing_ranges_are_opened_each_once(store):
     rows = base.rows(0, len(base))
     touched = rows[5 : len(rows) - 5 : len(rows) // 10][:10]
     edits = {path: ("x", 1) for row in touched for path in (row.first_path,)}
-    after = apply(
-        RangeReader(store), base, staged_table(edits), engine=Groups(), split=SMALL, attempt=attempt()
-    ).metarange
+    after = changed(store, base, edits)
     expected = [Change("changed", path, 1) for path in byte_order(edits)]
     store.forget()
     assert listed(RangeReader(store), base, after) == expected
@@ -248,9 +245,7 @@ def test_cost_follows_what_differs(store, size):
     rows = known.rows(0, len(known))
     touched = rows[5 : len(rows) - 5 : len(rows) // 10][:10]
     edits = {row.first_path: ("9", 9 + number) for number, row in enumerate(touched)}
-    wanted = apply(
-        RangeReader(store), known, staged_table(edits), engine=Groups(), split=SMALL, attempt=attempt()
-    ).metarange
+    wanted = changed(store, known, edits)
     store.forget()
     found = list(needed(RangeReader(store), wanted, known))
     assert sum(objects.num_rows for _, objects in found) == 10

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.leaves import small_leaves
-from support.rows import QUICK, SMALL, Groups, Pointer, attempt, built, contents, numbered, staged_table
+from support.rows import QUICK, Pointer, attempt, built, changed, contents, numbered
 
 from lakeops.model.errors import Corrupted, ObjectNotFound
-from lakeops.ranges.apply import apply
 from lakeops.ranges.metarange import LEAF_SCHEMA, Metarange, RangeRow, in_leaves, joined, leaf_row
 from lakeops.ranges.range_file import encode_metarange, write_metarange
 from lakeops.ranges.read import RangeReader
@@ -36,11 +35,6 @@ def base(store):
 def rows_of(metarange):
     assert metarange.leaves is not None
     return RangeRow.all_of(metarange.leaves.root.table)
-
-
-def changed(store, base, changes):
-    options = {"engine": Groups(), "split": SMALL, "attempt": attempt()}
-    return apply(RangeReader(store), base, staged_table(changes), **options).metarange
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(0, 60)), max_size=12))

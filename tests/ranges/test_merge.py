@@ -7,24 +7,22 @@ from support.rows import (
     SMALL,
     THOROUGH,
     Elsewhere,
-    Groups,
     applied,
-    attempt,
     built,
     byte_order,
     change_sets,
+    changed,
     contents,
+    merged,
     numbered,
     repositories,
     same,
-    staged_table,
     summed,
 )
 
 from lakeops.model.records import Split, Strategy, Summary
-from lakeops.ranges.apply import apply
 from lakeops.ranges.diff import DIFF_SCHEMA, changes, diff
-from lakeops.ranges.merge import apply_plan, plan_merge, preview
+from lakeops.ranges.merge import plan_merge, preview
 from lakeops.ranges.read import RangeReader
 
 WIDE = Split(16, 80, 400)
@@ -47,10 +45,6 @@ def model(base, source, dest, strategy):
             if theirs is not None:
                 result[path] = theirs
     return result, conflicts
-
-
-def merged(store, plan, source, split=SMALL):
-    return apply_plan(RangeReader(store), plan, source, engine=Groups(), split=split, attempt=attempt())
 
 
 TABLE = [
@@ -161,24 +155,18 @@ def test_nothing_to_merge_reads_nothing(store, reader):
     assert store.read == []
 
 
-def change(store, base, repository, edits):
-    found = apply(RangeReader(store), base, staged_table(edits), engine=Groups(), split=SMALL, attempt=attempt())
-    return found.metarange, applied(repository, edits)
-
-
 def test_only_what_the_source_changed_is_opened(store):
-    repository = numbered(range(4_000))
-    base = built(store, repository)
+    base = built(store, numbered(range(4_000)))
     rows = base.rows(0, len(base))
-    source, _ = change(store, base, repository, {rows[10].first_path: ("1", 1), rows[200].first_path: ("1", 1)})
-    dest, _ = change(store, base, repository, {row.first_path: ("2", 2) for row in (*rows[11:40], *rows[201:240])})
+    source = changed(store, base, {rows[10].first_path: ("1", 1), rows[200].first_path: ("1", 1)})
+    dest = changed(store, base, {row.first_path: ("2", 2) for row in (*rows[11:40], *rows[201:240])})
     store.forget()
     plan = plan_merge(RangeReader(store), base, source, dest, None)
     assert (plan.changes.num_rows, plan.summary) == (0, Summary(changed=2))
     # Two ranges of the base and the source's two in their place; the destination has the base's own.
     assert len(store.read) == 4
 
-    mine, _ = change(store, base, repository, {rows[10].last_path: ("2", 2)})
+    mine = changed(store, base, {rows[10].last_path: ("2", 2)})
     store.forget()
     plan = plan_merge(RangeReader(store), base, source, mine, None)
     assert len(store.read) == 5
@@ -206,8 +194,8 @@ def test_ranges_that_source_and_destination_both_have_are_not_opened(store):
     base = built(store, repository)
     rows = base.rows(0, len(base))
     edits = {rows[10].first_path: ("1", 1)}
-    source, _ = change(store, base, repository, edits | {rows[50].first_path: ("1", 1)})
-    dest, _ = change(store, base, repository, edits | {rows[90].first_path: ("1", 1)})
+    source = changed(store, base, edits | {rows[50].first_path: ("1", 1)})
+    dest = changed(store, base, edits | {rows[90].first_path: ("1", 1)})
     store.forget()
     plan = plan_merge(RangeReader(store), base, source, dest, None)
     assert not {row.key for row in dest.at(dest.without(base))} & set(store.read)
@@ -253,7 +241,7 @@ def test_what_is_foretold_is_what_is_done(fresh_store, data, split, prefix):
             if change.type.value == "conflict":
                 assert change.size_bytes == len(source.get(change.path, dest.get(change.path, ("",)))[0])
         if not plan.conflicts:
-            after = apply_plan(reader, plan, sides[1], engine=Groups(), split=split, attempt=attempt())
+            after = merged(store, plan, sides[1], split)
             assert ahead == [one for batch in diff(reader, sides[2], after.metarange) for one in changes(batch)]
         else:  # without its conflicts it is what a merge of the rest does
             kept = {path: value for path, value in source.items() if path not in plan.conflicts}

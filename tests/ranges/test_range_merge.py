@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.rows import SMALL, THOROUGH, Groups, applied, attempt, built, numbered
+from support.rows import SMALL, THOROUGH, applied, built, merged, numbered
 
 from lakeops.model.records import Split, Summary
-from lakeops.ranges.merge import apply_plan, plan_merge
+from lakeops.ranges.merge import plan_merge
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_merge import merge_ranges
 from lakeops.ranges.read import RangeReader
@@ -21,10 +21,6 @@ def edits(span, contents):
     chosen = st.sampled_from(PATHS[span])
     fresh = chosen.map("{}+".format)
     return st.dictionaries(chosen | fresh, st.sampled_from([(contents, 0), None]), min_size=1, max_size=60)
-
-
-def key_of(row):
-    return f"_lakefs/ranges/{row.file}"
 
 
 @pytest.mark.usefixtures("leaves")
@@ -70,8 +66,8 @@ def test_changes_apart_are_merged_without_opening_the_destination(store, mine, y
     assert (plan.changes.num_rows, plan.conflicts) == (0, [])
     store.forget()
     plan = plan_merge(RangeReader(store), base, source, dest, None)
-    found = apply_plan(RangeReader(store), plan, source, engine=Groups(), split=None, attempt=attempt())
-    assert not {key_of(row) for row in dest.rows(0, len(dest))} & set(store.read)
+    found = merged(store, plan, source, None)
+    assert not {row.key for row in dest.rows(0, len(dest))} & set(store.read)
     assert store.written == []
     expected = applied(applied(BASE, yours), mine)
     assert found.metarange.id == built(store, expected).id
@@ -102,10 +98,10 @@ def test_only_the_range_that_both_changed_is_looked_into(store):
     store.forget()
     plan = plan_merge(RangeReader(store), base, source, dest, None)
     assert plan.summary == Summary(changed=4)
-    assert len({key_of(row) for row in dest.rows(0, len(dest))} & set(store.read)) == 1
+    assert len({row.key for row in dest.rows(0, len(dest))} & set(store.read)) == 1
     assert plan.changes.column("path").to_pylist() == [rows[20].first_path]
     store.forget()
-    whole = apply_plan(RangeReader(store), plan, source, engine=Groups(), split=SMALL, attempt=attempt())
+    whole = merged(store, plan, source)
     assert len(store.written) == 1
     assert whole.metarange.id == built(store, applied(BASE, mine | yours)).id
     assert whole.summary == plan.summary
@@ -120,7 +116,7 @@ def test_what_destination_and_source_put_between_two_ranges_is_looked_at(store):
     for mine in (between[0], between[1]):
         dest = built(store, applied(BASE, {mine: ("1", 0)}))
         plan = plan_merge(RangeReader(store), base, source, dest, None)
-        found = apply_plan(RangeReader(store), plan, source, engine=Groups(), split=SMALL, attempt=attempt())
+        found = merged(store, plan, source)
         assert found.metarange.id == built(store, applied(BASE, dict.fromkeys((between[0], mine), ("1", 0)))).id
 
 
@@ -143,8 +139,8 @@ def test_planning_never_opens_a_destination_range_that_is_the_bases(store):
     source, dest = (built(store, applied(BASE, each)) for each in (mine, yours))
     store.forget()
     plan = plan_merge(RangeReader(store), base, source, dest, None)
-    own = {key_of(row) for row in dest.rows(0, len(dest)) if row.id not in {each.id for each in rows}}
-    opened = {key_of(row) for row in dest.rows(0, len(dest))} & set(store.read)
+    own = {row.key for row in dest.rows(0, len(dest)) if row.id not in {each.id for each in rows}}
+    opened = {row.key for row in dest.rows(0, len(dest))} & set(store.read)
     assert opened <= own
     assert len(opened) == 1
     assert plan.changes.num_rows == 1

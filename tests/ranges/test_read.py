@@ -159,13 +159,6 @@ def test_bounds_of_a_prefix(prefix, path):
         assert (path.encode() >= prefix.encode() and path.encode() < following.encode()) == under
 
 
-def test_the_last_prefix_of_all_has_nothing_after_it():
-    assert next_prefix("") is None
-    assert next_prefix("\U0010ffff") is None
-    assert next_prefix("a\U0010ffff") == "b"
-    assert next_prefix("\ud7ff") == "\ue000"
-
-
 @pytest.mark.parametrize("read", ["stat", "cursor", "scan", "open"])
 def test_a_file_that_is_gone_is_not_read_in_place_of_its_twin(store, read):
     """Two attempts wrote the same bytes; one of the files was collected after this process had read it."""

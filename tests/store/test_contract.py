@@ -129,25 +129,15 @@ def test_a_cut_upload_leaves_what_was_there(store):
     assert store.get("k") == b"old"
 
 
-@pytest.mark.parametrize(
-    ("start", "length", "expected"),
-    [(0, 3, b"012"), (2, 5, b"23456"), (8, 100, b"89"), (9, 1, b"9"), (10, 1, b""), (99, 5, b""), (3, 0, b"")],
-)
-def test_ranges(store, start, length, expected):
+def test_ranges(store):
     store.put("k", b"0123456789")
-    assert store.get_range("k", start, length) == expected
-
-
-def test_ranges_of_an_empty_object(store):
+    for start, length in ((0, 3), (2, 5), (8, 100), (9, 1), (10, 1), (99, 5), (3, 0)):
+        assert store.get_range("k", start, length) == b"0123456789"[start : start + length], (start, length)
+    for start, length in ((-1, 5), (0, -1), (-5, -5)):
+        with pytest.raises(InvalidInput):
+            store.get_range("k", start, length)
     store.put("k", b"")
     assert store.get_range("k", 0, 10) == b""
-
-
-@pytest.mark.parametrize(("start", "length"), [(-1, 5), (0, -1), (-5, -5)])
-def test_ranges_that_make_no_sense(store, start, length):
-    store.put("k", b"0123456789")
-    with pytest.raises(InvalidInput):
-        store.get_range("k", start, length)
 
 
 def test_what_is_not_there(store):

@@ -46,7 +46,6 @@ def in_parts(store, key, sizes):
 @pytest.fixture
 def places(make_s3, local, tmp_path, two_buckets):
     """Pairs of stores by name."""
-    from lakeops.store.local import LocalStore
 
     def pair(name):
         match name:
@@ -168,17 +167,13 @@ def flipped(body, **headers):
 
 
 @pytest.mark.parametrize("data", [b"abc", BIG], ids=["whole", "in parts"])
-def test_contents_that_do_not_match_the_etag_are_never_named(make_s3, local, data):
+def test_contents_that_do_not_match_the_etag_are_never_named(make_s3, local, on_event, data):
     source = make_s3("moto", connect_timeout=4.75)
     source.put("data/x", data)
     item = listed(source, "data/x")
-    events, wrong = client(source.settings).meta.events, Answers(_with_a_wrong_byte)
-    events.register("before-send.s3.GetObject", wrong)
-    try:
-        with pytest.raises(Corrupted, match="does not match its checksum"):
-            copy_object(source, local, item)
-    finally:
-        events.unregister("before-send.s3.GetObject", wrong)
+    on_event(source, "before-send.s3.GetObject", wrong := Answers(_with_a_wrong_byte))
+    with pytest.raises(Corrupted, match="does not match its checksum"):
+        copy_object(source, local, item)
     assert not [*local.list()]
     assert wrong.requests
 
@@ -249,17 +244,13 @@ def test_a_part_that_fails_leaves_nothing(play):
     assert not asked.get("Uploads")
 
 
-def test_a_copy_by_the_server_is_one_request(make_s3):
+def test_a_copy_by_the_server_is_one_request(make_s3, on_event):
     source = make_s3("moto", connect_timeout=4.6)
     destination = S3Store(source.bucket, "one-request", source.settings)
     source.put("data/x", b"abc")
     item = listed(source, "data/x")
-    requests = Answers(None)
-    client(source.settings).meta.events.register("before-send.s3", requests)
-    try:
-        copy_object(source, destination, item)
-    finally:
-        client(source.settings).meta.events.unregister("before-send.s3", requests)
+    on_event(source, "before-send.s3", requests := Answers(None))
+    copy_object(source, destination, item)
     assert len(requests.requests) == 1
 
 

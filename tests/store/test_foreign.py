@@ -1,47 +1,34 @@
 """Small files that decode to gigabytes cost no more than the budget, and are said to be too large."""
 
 import io
-import json
-import os
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.programs import answer_of
 
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Entry
 from lakeops.store import foreign
 from lakeops.web.objects import MOST_BYTES, preview
 
-TESTS = Path(__file__).parents[1]
 TOO_LARGE = {f"{name}.parquet" for name in ("zstd", "gzip", "snappy", "columns", "plain", "nested")}
 PROCESS = 256 << 20
 """Bytes that Python and Arrow take before anything is decoded, with room."""
 
 
-def run(folder: Path, how: str) -> Any:
-    """The answer of a process about the bombs in a folder."""
-    environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
-    command = [sys.executable, "-m", "support.bombs", str(folder), how]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
-    return json.loads(done.stdout or "null")
-
-
 @pytest.fixture(scope="module")
 def bombs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bombs")
-    run(folder, "make")
+    answer_of("support.bombs", folder, "make")
     assert all(file.stat().st_size < 4 << 20 for file in folder.iterdir())
     return folder
 
 
 def test_a_preview_of_a_bomb_takes_the_budget_at_most(bombs):
-    found = run(bombs, "preview")
+    found = answer_of("support.bombs", bombs, "preview")
     assert {name for name, one in found.items() if "too large to show" in one["note"]} == TOO_LARGE
     assert max(one["peak"] for one in found.values()) < foreign.PAGE_BYTES + PROCESS
     assert max(one["text"] for one in found.values()) <= MOST_BYTES
@@ -50,7 +37,7 @@ def test_a_preview_of_a_bomb_takes_the_budget_at_most(bombs):
 
 
 def test_rows_of_a_bomb_take_the_budget_at_most(bombs):
-    found = run(bombs, "rows")
+    found = answer_of("support.bombs", bombs, "rows")
     too_large = {name for name, one in found.items() if "too large to decode" in one.get("error", "")}
     assert {f"{name}.parquet" for name in ("zstd", "gzip", "snappy", "columns")} <= too_large
     assert max(one["peak"] for one in found.values()) < foreign.FILE_BYTES + (64 << 20) + PROCESS

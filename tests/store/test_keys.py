@@ -6,6 +6,8 @@ import unicodedata
 import pytest
 
 from lakeops.model.errors import InvalidPath, ObjectNotFound
+from lakeops.store.local import LocalStore
+from lakeops.store.s3 import S3Store
 
 PLAIN = [
     "a",
@@ -101,13 +103,8 @@ def test_plain_keys_are_kept_exactly(store, request):
         assert not refused(store, key), ascii(key)
 
 
-def test_impossible_keys_are_refused(store):
-    for key in IMPOSSIBLE:
-        assert refused(store, key), ascii(key)
-
-
-def test_climbing_keys_are_refused(store):
-    for key in CLIMBING:
+def test_impossible_and_climbing_keys_are_refused(store):
+    for key in [*IMPOSSIBLE, *CLIMBING]:
         assert refused(store, key), ascii(key)
 
 
@@ -154,18 +151,11 @@ def test_a_key_beside_a_folder_of_its_name(store):
 
 
 def test_sibling_prefixes_do_not_see_each_other(make_s3, tmp_path):
-    from lakeops.store.local import LocalStore
-    from lakeops.store.s3 import S3Store
-
     base = make_s3("moto")
-    pairs = [
-        (LocalStore(tmp_path / "ns", fsync=False), LocalStore(tmp_path / "ns2", fsync=False)),
-        (
-            S3Store(base.bucket, base.prefix + "/ns", base.settings),
-            S3Store(base.bucket, base.prefix + "/ns2", base.settings),
-        ),
-    ]
-    for one, two in pairs:
+    for one, two in (
+        [LocalStore(tmp_path / name, fsync=False) for name in ("ns", "ns2")],
+        [S3Store(base.bucket, f"{base.prefix}/{name}", base.settings) for name in ("ns", "ns2")],
+    ):
         two.put("secret", b"x")
         assert list(one.list()) == []
         for key in ("../ns2/secret", "2/secret", "/../ns2/secret"):
@@ -235,12 +225,10 @@ def test_files_that_no_key_can_spell_are_left_alone(local):
     (place / "empty").mkdir()
     os.close(os.open(os.fsencode(place) + b"/\xff\xfe", os.O_CREAT | os.O_WRONLY))
     assert [item.key for item in local.list()] == ["data/a"]
-    for key in ("data/pipe",):
+    for ask in (local.get, local.head):
         with pytest.raises(InvalidPath):
-            local.get(key)
-        with pytest.raises(InvalidPath):
-            local.head(key)
-        assert len(local.delete([key])) == 1
+            ask("data/pipe")
+    assert len(local.delete(["data/pipe"])) == 1
     for key in ("data", "data/empty"):
         with pytest.raises(ObjectNotFound):
             local.get(key)

@@ -9,31 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from support.at_once import many_at_once
 
 from lakeops.model.errors import AlreadyExists, LakeopsError, ObjectNotFound
 from lakeops.store.open import Stores
 from lakeops.store.s3.client import client
 
 
-def at_once(count, act):
-    """The results or errors of ``act(n)`` for n below ``count``, all started at the same moment."""
-    barrier = threading.Barrier(count)
-
-    def one(number):
-        barrier.wait()
-        try:
-            return act(number)
-        except LakeopsError as error:
-            return error
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(count)))
-
-
 def test_one_of_many_writers_of_a_new_key_wins(store):
     for round_ in range(5):
         key = f"claims/{round_}"
-        results = at_once(8, lambda n, key=key: store.put(key, b"writer %d" % n, if_absent=True))
+        results = many_at_once(8, lambda n, key=key: store.put(key, b"writer %d" % n, if_absent=True))
         winners = [n for n, result in enumerate(results) if not isinstance(result, LakeopsError)]
         assert len(winners) == 1
         assert all(isinstance(result, AlreadyExists) for n, result in enumerate(results) if n not in winners)
@@ -44,7 +30,7 @@ def test_one_of_many_swaps_wins(store):
     held = None
     for round_ in range(5):
         wanted = [b"%d by %d" % (round_, n) for n in range(8)]
-        results = at_once(8, lambda n, held=held, wanted=wanted: store.swap("k", wanted[n], expected=held))
+        results = many_at_once(8, lambda n, held=held, wanted=wanted: store.swap("k", wanted[n], expected=held))
         winners = [n for n, result in enumerate(results) if result is True]
         assert len(winners) == 1
         assert all(results[n] is False for n in range(8) if n not in winners)
@@ -86,7 +72,7 @@ def test_a_put_meets_deletes_that_remove_its_directory(local):
             assert local.delete([key]) == []
         return
 
-    assert at_once(4, churn) == [None] * 4
+    assert many_at_once(4, churn) == [None] * 4
     assert list(local.list()) == []
     assert not (local.root / "data").exists()
 
@@ -121,13 +107,13 @@ def test_deleting_the_same_keys_at_once(store):
     keys = [f"d/{n}" for n in range(10)]
     for key in keys:
         store.put(key, b"")
-    assert at_once(4, lambda _: store.delete(keys)) == [[]] * 4
+    assert many_at_once(4, lambda _: store.delete(keys)) == [[]] * 4
     assert list(store.list()) == []
 
 
 def test_many_writers_of_one_key_leave_one_whole_object(store):
     bodies = [bytes([n]) * (50_000 + n) for n in range(6)]
-    at_once(6, lambda n: store.put("k", bodies[n]))
+    many_at_once(6, lambda n: store.put("k", bodies[n]))
     assert store.get("k") in bodies
     store.delete(["k"])
     try:

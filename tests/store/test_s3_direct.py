@@ -12,12 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import pytest
 from support.forked import run_forked
-from support.http_answers import error
+from support.http_answers import Handler, answering, error
 
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import AlreadyExists, ObjectNotFound, StoreError, StoreUnavailable, Transient
@@ -29,7 +28,7 @@ from lakeops.store.s3.client import client
 DIRECT = "lakeops"
 """What obstore calls itself to the server. botocore's name is longer."""
 
-Turn = Callable[[BaseHTTPRequestHandler], object]
+Turn = Callable[[Handler], object]
 
 
 class Bucket:
@@ -61,9 +60,7 @@ class Bucket:
         """Serve until the generator goes on."""
         bucket = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Turns(Handler):
             def handle_any(self):
                 self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 bucket.asked.append((self.command, self.headers["User-Agent"]))
@@ -74,17 +71,8 @@ class Bucket:
 
             do_GET = do_PUT = do_HEAD = handle_any  # noqa: N815 - http.server's
 
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield self
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        with answering(Turns) as self.url:
+            yield self
 
     def work(self, request):
         """Do what is asked."""

@@ -2,14 +2,12 @@
 
 import io
 import socket
-import threading
 import uuid
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from botocore.exceptions import ConnectionClosedError
 from support.errors import raising
-from support.http_answers import Answers, answer, error, listing, lost
+from support.http_answers import Answers, Handler, answer, answering, error, listing, lost
 from support.s3_calls import CALLS
 
 from lakeops.model.errors import AlreadyExists, InvalidPath, ObjectNotFound, StoreError, StoreUnavailable
@@ -86,19 +84,19 @@ def test_wrong_credentials_on_a_real_server(endpoint_of, monkeypatch, make_s3):
 class TestNoServer:
     """Servers that cannot be reached or do not finish what they say, over real sockets."""
 
-    def settings(self, port, **changes):
-        return StoreSettings(endpoint_url=f"http://127.0.0.1:{port}", **{"max_attempts": 1, **changes})
+    def store(self, url, **changes):
+        return S3Store("bucket", "p", StoreSettings(endpoint_url=url, **{"max_attempts": 1, **changes}))
 
     def test_nobody_listens(self):
         with socket.create_server(("127.0.0.1", 0)) as gone:
             port = gone.getsockname()[1]
         for call in CALLS.values():
             with pytest.raises(StoreUnavailable, match="does not answer"):
-                call(S3Store("bucket", "p", self.settings(port)))
+                call(self.store(f"http://127.0.0.1:{port}"))
 
     def test_an_answer_that_never_comes(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            store = S3Store("bucket", "p", self.settings(silent.getsockname()[1], read_timeout=0.3))
+            store = self.store(f"http://127.0.0.1:{silent.getsockname()[1]}", read_timeout=0.3)
             with pytest.raises(StoreUnavailable, match=r"does not answer.*ReadTimeout"):
                 store.get("k")
 
@@ -107,9 +105,7 @@ class TestNoServer:
         """A server that sends half of an object so many times, then all of it."""
         state = {"cuts": 0, "requests": 0}
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Cutting(Handler):
             def do_GET(self):
                 state["requests"] += 1
                 self.send_response(200)
@@ -123,33 +119,25 @@ class TestNoServer:
                 else:
                     self.wfile.write(b"x" * 100_000)
 
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_address[1], state
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        with answering(Cutting) as url:
+            yield url, state
 
     def test_a_download_that_breaks_once(self, cutting):
-        port, state = cutting
+        url, state = cutting
         state["cuts"] = 1
-        assert S3Store("bucket", "p", self.settings(port, max_attempts=2)).get("k") == b"x" * 100_000
+        assert self.store(url, max_attempts=2).get("k") == b"x" * 100_000
         assert state["requests"] == 2
 
     def test_a_download_that_always_breaks(self, cutting):
-        port, state = cutting
+        url, state = cutting
         state["cuts"] = 99
         with pytest.raises(StoreUnavailable, match="does not answer"):
-            S3Store("bucket", "p", self.settings(port, max_attempts=2)).get("k")
+            self.store(url, max_attempts=2).get("k")
         assert state["requests"] == 2
 
     def test_a_server_that_ignores_ranges(self, cutting):
-        port, _ = cutting
-        assert S3Store("bucket", "p", self.settings(port)).get_range("k", 99_990, 20) == b"x" * 10
+        url, _ = cutting
+        assert self.store(url).get_range("k", 99_990, 20) == b"x" * 10
 
 
 class TestLostAnswers:

@@ -24,7 +24,6 @@ from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3 import scan as s3_scan
 from lakeops.store.s3.client import client, moment, take_objects
-from lakeops.store.s3.client import moment as parsed
 from lakeops.store.s3.scan import borders
 
 
@@ -59,8 +58,9 @@ def test_marks_on_s3_are_etags(s3):
     assert listing.marks == [s3.head("a/b").etag]
 
 
-def test_nothing_there(s3):
-    assert list(s3.scan()) == []
+def test_nothing_there(s3, tmp_path):
+    for store in (s3, LocalStore(tmp_path)):
+        assert list(store.scan()) == []
 
 
 def test_a_bucket_that_is_not_there(s3):
@@ -219,10 +219,6 @@ def test_a_directory_that_is_not_there(tmp_path):
         list(LocalStore(tmp_path / "file").scan())
 
 
-def test_an_empty_directory(tmp_path):
-    assert list(LocalStore(tmp_path).scan()) == []
-
-
 CHANGES = {
     "a file is added": lambda root: (root / "new").touch(),
     "a directory is added": lambda root: (root / "new").mkdir(),
@@ -338,13 +334,6 @@ def test_a_last_step_may_give_nothing(monkeypatch):
     monkeypatch.setattr("lakeops.store.listing.ThreadPoolExecutor", _AtOnce)
     one = Listing(["a"], [1], [1], [""])
     assert list(ParallelListing(1).run(lambda: [one, list])) == [one]
-
-
-def test_times_in_any_spelling_are_understood():
-    moments = [
-        parsed(text) for text in ("2026-11-21T11:44:00.250Z", "Sat, 21 Nov 2026 11:44:00 GMT", "2026-11-21 11:44")
-    ]
-    assert [moment.replace(microsecond=0).timestamp() for moment in moments] == [1795261440] * 3
 
 
 def test_a_folder_alone_is_scanned_by_whole_keys(store):
@@ -508,5 +497,11 @@ def test_an_error_is_left_to_botocore():
 
 
 def test_times_are_read_as_botocore_does():
-    for text in ("2026-11-23T06:00:00.123Z", "Mon, 23 Nov 2026 06:00:00 GMT", "2026-11-23T06:00:00"):
+    for text in (
+        "2026-11-21T11:44:00.250Z",
+        "Sat, 21 Nov 2026 11:44:00 GMT",
+        "2026-11-21T11:44:00",
+        "2026-11-21 11:44",
+    ):
         assert moment(text) == botocore.utils.parse_timestamp(text)
+        assert moment(text).replace(microsecond=0).timestamp() == 1795261440

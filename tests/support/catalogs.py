@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection, select, update
@@ -14,10 +15,12 @@ from lakeops.catalog.records import BranchState, Publish, Staged
 from lakeops.catalog.tables import BRANCH, COMMIT, TAG
 from lakeops.model.clock import Ids
 from lakeops.model.ids import make_commit
+from lakeops.model.marks import Mark
 from lakeops.model.mirrors import MirrorRecord, SourceKind, SourceReference
 from lakeops.model.records import Commit, Entry, RepositoryRecord
 
 REPO = "repo"
+GRACE = timedelta(hours=24)
 _ids = Ids()
 
 
@@ -115,6 +118,16 @@ def commit_all(catalog: Catalog, message: str, branch: str = "main", **given: An
     state = seal(catalog, branch)
     head = catalog.commits.get(REPO, state.commit_id)
     return catalog.commits.publish(draft(catalog, state, a_commit(message, head), **given))
+
+
+def begin(catalog: Catalog, mark_id: str = "m", *, grace: timedelta = GRACE) -> Mark:
+    """A mark under way."""
+    return catalog.marks.begin_mark(REPO, mark_id, cutoff=catalog.now() - grace)[0]
+
+
+def finish(catalog: Catalog, mark_id: str = "m") -> Mark:
+    """The mark, with a list of three files."""
+    return catalog.marks.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
 
 
 def expire_commits(catalog: Any, repository_id: str, ids: Iterable[str] | None = None) -> list[str]:

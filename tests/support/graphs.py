@@ -84,6 +84,11 @@ def make_history(parents: Sequence[tuple[int, ...]], dates: Sequence[int] | None
     return commits
 
 
+def random_history(rng: random.Random, size: int) -> list[Commit]:
+    """Real commits of a graph drawn at random, with dates drawn at random."""
+    return make_history(random_parents(rng, size), random_dates(rng, size))
+
+
 class History:
     """Commits and refs in memory: a ``CommitSource`` and a ``RefLookup``. ``reads`` counts what was asked for."""
 

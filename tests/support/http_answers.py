@@ -1,6 +1,10 @@
-"""Answers of an HTTP server for botocore's ``before-send`` event, so that no server has to misbehave for a test."""
+"""Answers of an HTTP server for botocore's ``before-send`` event, and servers for what no event can play."""
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 from botocore.awsrequest import AWSResponse
 from botocore.httpsession import URLLib3Session
@@ -49,6 +53,30 @@ class Answers:
         if isinstance(turn, Exception):
             raise turn
         return turn
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A handler that keeps connections open and prints nothing."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def answering(handler: type[Handler]) -> Iterator[str]:
+    """A server with a handler, in threads of this process; gives its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def lost(request):

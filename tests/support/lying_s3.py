@@ -16,10 +16,12 @@ import http.client
 import re
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Self
 from urllib.parse import parse_qs, urlsplit
+
+from support.http_answers import Handler, answering
 
 HTML = (
     b"<!DOCTYPE html>\n<html><head><title>Sign in</title><br></head><body>Please sign in to this network.</body></html>"
@@ -295,6 +297,7 @@ class LyingServer:
 
     Attributes:
         endpoint: the real server.
+        url: where the proxy listens.
         told: operations that were lied about since ``tell``.
         asked: every request.
     """
@@ -307,21 +310,12 @@ class LyingServer:
         self._lie: Lie | None = None
         self._times = 0
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
-        self._thread.start()
+        self._running = ExitStack()
+        self.url = self._running.enter_context(answering(self._handler()))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._running.close()
 
     def tell(self, lie: Lie, times: int = 1_000_000) -> None:
         """Answer the next requests that the lie is about with it, so many times."""
@@ -371,13 +365,10 @@ class LyingServer:
         finally:
             connection.close()
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[Handler]:
         liar = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
+        class Lying(Handler):
             def _do(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
@@ -396,7 +387,4 @@ class LyingServer:
 
             do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _do  # noqa: N815
 
-            def log_message(self, *_: Any) -> None:
-                """Nothing."""
-
-        return Handler
+        return Lying

@@ -21,7 +21,9 @@ from lakeops.engine.base import LocalEngine
 from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA
 from lakeops.model.records import Split, Summary
 from lakeops.ranges import metarange as sizes
+from lakeops.ranges.apply import Applied, apply
 from lakeops.ranges.build import build
+from lakeops.ranges.merge import MergePlan, apply_plan
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.ranges.read import RangeReader, entries
@@ -111,6 +113,16 @@ def _unpacked(work, task, store):
     return work(pickle.loads(task), store)
 
 
+class Racing(Groups):
+    """Runs tasks in another order, each twice, on copies as another process would have them."""
+
+    def perform(self, work, tasks, store):
+        for task, number in reversed(list(tasks)):
+            first, second = (work(pickle.loads(pickle.dumps(task)), store) for _ in range(2))
+            yield number, pickle.loads(pickle.dumps(second))
+            yield number, first
+
+
 class Losing(Groups):
     """Loses the result of the second task."""
 
@@ -174,6 +186,19 @@ def built(store: ObjectStore, repository: Repository, split: Split = SMALL) -> M
 def reread(store: ObjectStore, metarange: Metarange) -> Metarange:
     """A metarange after it was written and read again."""
     return RangeReader(store).metarange(Pointer.to(write_metarange(store, metarange, attempt())))
+
+
+def changed(store: ObjectStore, base: Metarange, edits: Changes, split: Split = SMALL, **options) -> Metarange:
+    """A metarange after changes."""
+    changes = staged_table(edits)
+    return apply(
+        RangeReader(store), base, changes, engine=Groups(), split=split, attempt=attempt(), **options
+    ).metarange
+
+
+def merged(store: ObjectStore, plan: MergePlan, source: Metarange, split: Split = SMALL) -> Applied:
+    """The outcome of a planned merge."""
+    return apply_plan(RangeReader(store), plan, source, engine=Groups(), split=split, attempt=attempt())
 
 
 def contents(store: ObjectStore, metarange: Metarange) -> dict[str, Value]:
