@@ -269,15 +269,15 @@ def _form(
 ) -> str:
     tally = outcome.tally
     does = (
-        f"changes this: **{tally.summary}** ({human_size(tally.size)})"
-        if tally.total
+        f"changes this: **{tally.summary}** ({human_size(tally.all.bytes)})"
+        if tally.all.total
         else "changes **no object**; it records that the commit is merged"
     )
     if outcome.settled:
         does += f" (`{strategy}` settles **{counted(outcome.settled, 'conflict')}**)"
     names = {"": "outside of folders", OTHERS: "other folders"}
     folders = [
-        f"| {names.get(name) or _code(name)} | {found.number:,} | {human_size(found.size)} |"
+        f"| {names.get(name) or _code(name)} | {found.total:,} | {human_size(found.bytes)} |"
         for name, found in tally.folders.items()
     ]
     rows = [f"| {change.type.value} | {_code(change.path)} | {change.size_bytes:,} |" for change in tally.first]
@@ -286,7 +286,7 @@ def _form(
         f"Merging commit `{commit.id[:16]}` into {_code(destination)} {does}",
         "\n".join(f"* {_code(str(table))}" for table in outcome.tables),
         "Checks: " + ", ".join(f"{_code(one.name)} **{one.word}**" for one in checks) if checks else None,
-        "\n".join(["| folder | changes | size |", "|---|---|---|", *folders]) if tally.total > SUMMED_UP else None,
+        "\n".join(["| folder | changes | size |", "|---|---|---|", *folders]) if tally.all.total > SUMMED_UP else None,
         "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]) if rows else None,
         f"... and {tally.unlisted:,} more" if tally.unlisted else None,
     ]

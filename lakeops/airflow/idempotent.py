@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -229,27 +228,30 @@ def newer(repository: Repository, head: str, source: str, run: TaskRun) -> Commi
     return None
 
 
-def revert(
-    repository: Repository, branch: Branch, run: TaskRun, ref: str, parent_number: int | None, **options: Any
+def replay(
+    repository: Repository,
+    branch: Branch,
+    run: TaskRun,
+    verb: str,
+    do: Callable[..., Commit],
+    ref: str,
+    parent_number: int | None,
+    *,
+    metadata: Metadata = None,
+    **options: Any,
 ) -> Commit:
-    """The commit that undoes ``ref``, or the one that an earlier call of this task has published on the branch.
+    """The commit by which ``do`` undoes ``ref`` or does it again, or the one that this task has published before.
 
-    ``options`` and errors are those of ``Branch.revert``. Raises ``NoChanges`` when it is undone already.
+    Commits of an earlier branch of that name are skipped. ``do`` takes ``ref``, ``parent_number`` and ``options``. It
+    raises ``NoChanges`` when the branch is so already.
     """
-    do = partial(branch.revert, ref, parent_number)
-    return _on_the_branch(repository, branch, run, ("revert", ref, str(parent_number or "")), do, **options)
 
+    def make(number: int) -> Commit:
+        key = run.key(verb, branch.id, ref, str(parent_number or ""), number=number)
+        return do(ref, parent_number, metadata=run.metadata(metadata), idempotency_key=key, **options)
 
-def cherry_pick(
-    repository: Repository, branch: Branch, run: TaskRun, ref: str, parent_number: int | None, **options: Any
-) -> Commit:
-    """The commit that does again what ``ref`` did, or the one that this task has published on the branch before.
-
-    ``options`` and errors are those of ``Repository.cherry_pick``. Raises ``NoChanges`` when the branch has these
-    changes already, from elsewhere.
-    """
-    do = partial(repository.cherry_pick, ref, branch.id, parent_number)
-    return _on_the_branch(repository, branch, run, ("cherry-pick", ref, str(parent_number or "")), do, **options)
+    found = (_publish_under_key(repository, make, number) for number in count(1))
+    return next(commit for commit in found if _branch_has(repository, branch, commit))
 
 
 def _with_new_work(repository: Repository, branch: Branch, make: Callable[[int], Commit]) -> Commit:
@@ -268,27 +270,6 @@ def _with_new_work(repository: Repository, branch: Branch, make: Callable[[int],
         # Only a commit that this call has published ends the search. After an earlier one there may be new work.
         if _branch_has(repository, branch, latest) and not _head_has(repository, before, latest):
             return latest
-
-
-def _on_the_branch(
-    repository: Repository,
-    branch: Branch,
-    run: TaskRun,
-    request: tuple[str, str, str],
-    do: Callable[..., Commit],
-    *,
-    metadata: Metadata = None,
-    **options: Any,
-) -> Commit:
-    """The first commit by ``do`` that the branch has. Commits of an earlier branch of that name are skipped."""
-    verb, *rest = request
-
-    def make(number: int) -> Commit:
-        key = run.key(verb, branch.id, *rest, number=number)
-        return do(metadata=run.metadata(metadata), idempotency_key=key, **options)
-
-    found = (_publish_under_key(repository, make, number) for number in count(1))
-    return next(commit for commit in found if _branch_has(repository, branch, commit))
 
 
 def _publish_under_key(repository: Repository, make: Callable[[int], Commit], number: int) -> Commit:

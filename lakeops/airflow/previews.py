@@ -9,30 +9,20 @@ browser of the user, so Airflow decides who may, and every change is a run with 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakeops.airflow import idempotent
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.task import address, failing_at_once, point_to
-from lakeops.model.errors import (
-    AlreadyExists,
-    InvalidInput,
-    MarkRefused,
-    MergeConflict,
-    NoChanges,
-    NotFound,
-    ObjectNotFound,
-    PreconditionFailed,
-    RefNotFound,
-)
+from lakeops.model import errors
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.marks import SWEEPABLE
 from lakeops.model.names import as_folder, check_branch, check_tag, parse_ref
-from lakeops.model.records import Change, ChangeType, Strategy, StrategyName
+from lakeops.model.records import Change, ChangeType, Counts, RefKind, Strategy, StrategyName
 from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
@@ -48,13 +38,6 @@ OTHERS = "others"
 """The name of the sum of all other folders. Names of folders end with a slash."""
 
 
-class FolderSum(NamedTuple):
-    """The number of changes in a folder, and the bytes of the objects that are there now, or were removed."""
-
-    number: int
-    size: int
-
-
 @dataclass(frozen=True)
 class DiffSummary:
     """The numbers of changes of each kind, and the first changes in path order. As text: a line each.
@@ -64,24 +47,24 @@ class DiffSummary:
     first paths that may be the metadata of Iceberg tables, ``conflicts`` all paths that conflict.
     """
 
-    counts: dict[str, int]
+    all: Counts
     first: list[Change]
     digest: str
-    folders: dict[str, FolderSum]
+    folders: dict[str, Counts]
     tables: list[str]
     conflicts: list[str]
 
     @classmethod
     def of(cls, changes: Iterable[Change], listed: int = LISTED) -> DiffSummary:
         """Sum up a diff, which is read to its end. The first ``listed`` changes are kept."""
-        counts: Counter[str] = Counter()
+        counts = Counts()
         first: list[Change] = []
-        folders: dict[str, FolderSum] = {}
+        folders: dict[str, Counts] = {}
         tables: list[str] = []
         conflicts: list[str] = []
         digest = hashlib.sha256()
         for change in changes:
-            counts[change.type.value] += 1
+            counts.count(change)
             if change.path.endswith("/metadata.json") and len(tables) < listed:
                 tables.append(change.path)
             if change.type is ChangeType.CONFLICT:
@@ -91,40 +74,29 @@ class DiffSummary:
                 first.append(change)
             name = change.path[: change.path.find("/") + 1]
             name = name if name in folders or len(folders) < FOLDERS else OTHERS
-            number, size = folders.get(name, FolderSum(0, 0))
-            folders[name] = FolderSum(number + 1, size + change.size_bytes)
-        every = {kind.value: counts[kind.value] for kind in ChangeType}
-        return cls(every, first, digest.hexdigest(), folders, tables, conflicts)
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
+            folders.setdefault(name, Counts()).count(change)
+        return cls(counts, first, digest.hexdigest(), folders, tables, conflicts)
 
     @property
     def unlisted(self) -> int:
-        return self.total - len(self.first)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the objects that are there now, or were removed."""
-        return sum(found.size for found in self.folders.values())
+        return self.all.total - len(self.first)
 
     @property
     def summary(self) -> str:
         """The counts in words: ``3 added, 1 removed``; empty when nothing changed."""
-        return ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items() if count)
+        return ", ".join(f"{count:,} {kind}" for kind, count in self.all.by_kind.items() if count)
 
     def to_json(self) -> dict[str, Any]:
         """Counts, and the first changes as the public contract's records."""
         return {
-            "total": self.total,
-            **self.counts,
+            "total": self.all.total,
+            **self.all.by_kind,
             "changes": [change.to_json() for change in self.first],
             "truncated": self.unlisted > 0,
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.total:,} changes: {self.summary}" if self.total else "No changes"]
+        lines = [f"{self.all.total:,} changes: {self.summary}" if self.all.total else "No changes"]
         lines += [f"{SIGNS[change.type]} {safe(change.path)} ({change.size_bytes:,} B)" for change in self.first]
         if self.unlisted:
             lines.append(f"... and {self.unlisted:,} more")
@@ -174,7 +146,7 @@ def staged_state(branch: Branch, prefix: str = "") -> str | None:
     """A fingerprint of the uncommitted changes under a prefix, which each later write alters. None without any."""
     changes = branch.pin(prefix).changes  # before the look
     tally = DiffSummary.of(branch.uncommitted(prefix))
-    return f"{tally.digest}-{changes}" if tally.total else None
+    return f"{tally.digest}-{changes}" if tally.all.total else None
 
 
 class ImportOutcome(NamedTuple):
@@ -202,7 +174,7 @@ class ImportOutcome(NamedTuple):
 def require_shown(now: str, shown: str | None, what: str) -> None:
     """Refuse another effect than the one that was shown, if any was. Raises ``PreconditionFailed``."""
     if shown and now != shown:
-        raise PreconditionFailed(f"{what} is no longer what was shown, so nothing was done; look at it again")
+        raise errors.PreconditionFailed(f"{what} is no longer what was shown, so nothing was done; look at it again")
 
 
 def describe_mark(repository_id: str, report: dict[str, Any]) -> str:
@@ -241,7 +213,9 @@ def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> FormPreview:
         with hook.get_conn() as lake, hook.naming(lake):
             repository = lake.repository(hook.repository_name(given["repository"]))
             if repository.record.read_only:
-                raise PreconditionFailed(f"repository {repository.id!r} is read-only", kind="read_only_repository")
+                raise errors.PreconditionFailed(
+                    f"repository {repository.id!r} is read-only", kind="read_only_repository"
+                )
             look, page, parts, query = VERBS[verb]
             filled = {name: given[name] or repository.default_branch for name in (*parts, *query.values())}
             if "prefix" in filled:
@@ -252,19 +226,20 @@ def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> FormPreview:
             return look(lake, repository, given)
 
 
-def _create_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
-    name = check_branch(given["branch"])
-    with suppress(RefNotFound):
-        repository.branch(name)
-        raise AlreadyExists(f"branch {name!r} exists")
-    source, words = _commit(repository, given["source"])
-    return FormPreview(f"creates branch {_uri(repository, name)} at {words}", {"source": source})
+def _create(kind: RefKind, at: str, _: Lake, repository: Repository, given: Given) -> FormPreview:
+    """Preview a new branch or tag. ``at`` is the field of the ref that it begins at."""
+    name = (check_branch if kind is RefKind.BRANCH else check_tag)(given[kind])
+    with suppress(errors.RefNotFound):
+        (repository.branch if kind is RefKind.BRANCH else repository.tag)(name)
+        raise errors.AlreadyExists(f"{kind} {name!r} exists" + ("; tags do not move" if kind is RefKind.TAG else ""))
+    source, words = _commit(repository, given[at])
+    return FormPreview(f"creates {kind} {_uri(repository, name)} at {words}", {at: source})
 
 
 def _delete_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
     branch = repository.branch(given["branch"])
     if branch.id == repository.default_branch:
-        raise PreconditionFailed(
+        raise errors.PreconditionFailed(
             f"{branch.id!r} is the default branch of {repository.id!r}: it cannot be deleted", kind="default_branch"
         )
     shown = state_of(branch)
@@ -285,7 +260,7 @@ def _merge(_: Lake, repository: Repository, given: Given) -> FormPreview:
     if found.shown == NOTHING:
         return FormPreview(f"merges nothing: {_uri(repository, branch.id)} has all of {words}", pinned)
     if found.conflicts:
-        raise MergeConflict(given["source"], branch.id, found.conflicts)
+        raise errors.MergeConflict(given["source"], branch.id, found.conflicts)
     around = [one.strip() for one in (given.get("despite_checks") or "").split(",") if one.strip()]
     repository.preview_merge(source, branch.id, strategy=strategy, despite_checks=around)  # refuses what lacks a check
     settled = f", conflicts settled by {strategy}" if strategy else ""
@@ -301,22 +276,13 @@ def _revert(_: Lake, repository: Repository, given: Given) -> FormPreview:
     ref, words = _commit(repository, given["ref"])
     try:
         tally = DiffSummary.of(branch.revert_changes(ref, given["parent_number"]))
-    except InvalidInput:  # its message should name the ref as it was given
+    except errors.InvalidInput:  # its message should name the ref as it was given
         tally = DiffSummary.of(branch.revert_changes(given["ref"], given["parent_number"]))
     if tally.conflicts:
-        raise MergeConflict(given["ref"], branch.id, tally.conflicts, replayed=True)
-    if not tally.total:
-        raise NoChanges(f"revert of {given['ref']!r} changes nothing on branch {branch.id!r}")
+        raise errors.MergeConflict(given["ref"], branch.id, tally.conflicts, replayed=True)
+    if not tally.all.total:
+        raise errors.NoChanges(f"revert of {given['ref']!r} changes nothing on branch {branch.id!r}")
     return FormPreview(f"undoes {words} on {_uri(repository, branch.id)}\n{tally}", {"ref": ref, "shown": tally.digest})
-
-
-def _create_tag(_: Lake, repository: Repository, given: Given) -> FormPreview:
-    name = check_tag(given["tag"])
-    with suppress(RefNotFound):
-        repository.tag(name)
-        raise AlreadyExists(f"tag {name!r} exists; tags do not move")
-    ref, words = _commit(repository, given["ref"])
-    return FormPreview(f"creates tag {_uri(repository, name)} at {words}", {"ref": ref})
 
 
 def _delete_tag(_: Lake, repository: Repository, given: Given) -> FormPreview:
@@ -351,7 +317,7 @@ def _sweep(_: Lake, repository: Repository, given: Given) -> FormPreview:
     report = repository.gc.report(mark_id)
     state = next(mark.state for mark in repository.gc.marks() if mark.id == mark_id)
     if state not in SWEEPABLE:
-        raise MarkRefused(f"mark {mark_id} is {state.value}, so there is nothing to sweep; mark anew")
+        raise errors.MarkRefused(f"mark {mark_id} is {state.value}, so there is nothing to sweep; mark anew")
     return FormPreview(f"deletes what mark {mark_id} holds\n{describe_mark(repository.id, report)}", {})
 
 
@@ -372,7 +338,7 @@ def _import(lake: Lake, repository: Repository, given: Given) -> FormPreview:
     source, folder = parse_location(given["source"]).url, as_folder(given["prefix"] or "")
     found = ImportOutcome.of(lake, repository, branch.commit_id, source, folder)
     if not found.objects:
-        raise ObjectNotFound(f"there is nothing at {source} to import")
+        raise errors.ObjectNotFound(f"there is nothing at {source} to import")
     place = f"{_uri(repository, branch.id)}/{folder}"
     text = f"imports {found.objects:,} objects ({found.size:,} B) from {source}, uncopied, to {place}\n"
     text += f"They take the place of the {found.replaced:,} objects that are there now."
@@ -381,11 +347,11 @@ def _import(lake: Lake, repository: Repository, given: Given) -> FormPreview:
 
 Look = Callable[["Lake", "Repository", Given], FormPreview]
 VERBS: dict[str, tuple[Look, str, tuple[str, ...], dict[str, str]]] = {
-    "create branch": (_create_branch, "ref", ("source",), {}),
+    "create branch": (partial(_create, RefKind.BRANCH, "source"), "ref", ("source",), {}),
     "delete branch": (_delete_branch, "ref", ("branch",), {}),
     "merge": (_merge, "diff", (), {"left": "destination", "right": "source"}),
     "revert": (_revert, "commit", ("ref",), {}),
-    "create tag": (_create_tag, "ref", ("ref",), {}),
+    "create tag": (partial(_create, RefKind.TAG, "ref"), "ref", ("ref",), {}),
     "delete tag": (_delete_tag, "ref", ("tag",), {}),
     "move branch": (_move_branch, "diff", (), {"left": "branch", "right": "source"}),
     "move tag": (_move_tag, "ref", ("tag",), {}),
@@ -406,7 +372,7 @@ def _uri(repository: Repository, ref: str) -> str:
 def _commit(repository: Repository, ref: str | None) -> tuple[str, str]:
     """The commit that a ref means: its id, and in words."""
     if ref is not None and not ref:
-        raise InvalidInput("a ref is empty")
+        raise errors.InvalidInput("a ref is empty")
     commit = repository.ref(ref or repository.default_branch).commit_id
     message = repository.ref(commit).commit.message.splitlines()[0]
     name = "" if ref is None or parse_ref(ref).base == commit else f" ({ref})"
@@ -415,7 +381,7 @@ def _commit(repository: Repository, ref: str | None) -> tuple[str, str]:
 
 def _require_clean(branch: Branch) -> None:
     for change in branch.uncommitted():
-        raise PreconditionFailed(
+        raise errors.PreconditionFailed(
             f"branch {branch.id!r} has uncommitted changes, such as {change.path!r}; commit or reset them",
             kind="dirty_branch",
         )
@@ -444,7 +410,7 @@ def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> dic
     from sqlalchemy import select
 
     if not kind.isidentifier():
-        raise NotFound("there is no such form")
+        raise errors.NotFound("there is no such form")
     named, tagged = DagModel.dag_id.endswith(f"_{kind}", autoescape=True), DagModel.tags.any(name=TAG)
     query = select(DagModel.dag_id).where(named, tagged, DagModel.is_stale.is_(False)).order_by(DagModel.dag_id)
     with create_session() as session:
@@ -467,8 +433,8 @@ def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> dic
                 said = (row.dag.description or row.dag_id).rstrip(".")
                 return {"dag_id": row.dag_id, "text": said, "paused": paused, "fields": fields}
     if found:
-        raise NotFound(f"you may not trigger the DAG {found[0].dag_id}")
-    raise NotFound(
+        raise errors.NotFound(f"you may not trigger the DAG {found[0].dag_id}")
+    raise errors.NotFound(
         f"no DAG folder has the form {PREFIX}{kind}; a file there has to import it from lakeops.airflow.dags"
     )
 

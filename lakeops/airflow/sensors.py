@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.providers.common.compat.sdk import (
     AirflowException,
@@ -52,6 +52,8 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
     """
 
     ui_color = "#d9e6f2"
+    asks: ClassVar[tuple[str, ...]]
+    """The name of the condition, and the attributes that are its arguments."""
 
     def __init__(self, *, deferrable: bool | None = None, **kwargs: Any) -> None:
         if deferrable is None:
@@ -63,7 +65,8 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
         self.deferrable = deferrable
 
     def condition(self) -> Condition:
-        raise NotImplementedError
+        name, *arguments = self.asks
+        return Condition(name, tuple(getattr(self, argument) for argument in arguments))
 
     def condition_in(self, repository: Repository, context: Context) -> Condition:  # noqa: ARG002 - for LakeopsCommitSensor
         """The condition for the whole wait: every process that asks gets the same."""
@@ -159,20 +162,19 @@ class LakeopsObjectSensor(LakeopsSensor):
     """
 
     template_fields: Any = (*LakeopsSensor.template_fields, "ref", "path")
+    asks = ("object", "ref", "path")
 
     def __init__(self, *, ref: str, path: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.ref = ref
         self.path = path
 
-    def condition(self) -> Condition:
-        return Condition("object", (self.ref, self.path))
-
 
 class LakeopsPrefixSensor(LakeopsSensor):
     """Waits until there are ``min_objects`` under a prefix of a ref; returns ``ref``, ``prefix`` and ``commit_id``."""
 
     template_fields: Any = (*LakeopsSensor.template_fields, "ref", "prefix")
+    asks = ("prefix", "ref", "prefix", "min_objects")
 
     def __init__(self, *, ref: str, prefix: str, min_objects: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -182,35 +184,28 @@ class LakeopsPrefixSensor(LakeopsSensor):
         if self.min_objects < 1:
             raise InvalidInput(f"min_objects is at least 1, not {self.min_objects!r}")
 
-    def condition(self) -> Condition:
-        return Condition("prefix", (self.ref, self.prefix, self.min_objects))
-
 
 class LakeopsTagSensor(LakeopsSensor):
     """Waits until a tag exists; returns its ref record (``id``, ``commit_id``)."""
 
     template_fields: Any = (*LakeopsSensor.template_fields, "tag")
+    asks = ("tag", "tag")
 
     def __init__(self, *, tag: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.tag = tag
-
-    def condition(self) -> Condition:
-        return Condition("tag", (self.tag,))
 
 
 class LakeopsUncommittedSensor(LakeopsSensor):
     """Waits until a branch exists without uncommitted changes under ``prefix``; returns ``id`` and ``commit_id``."""
 
     template_fields: Any = (*LakeopsSensor.template_fields, "branch", "prefix")
+    asks = ("nothing uncommitted", "branch", "prefix")
 
     def __init__(self, *, branch: str, prefix: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.branch = branch
         self.prefix = prefix
-
-    def condition(self) -> Condition:
-        return Condition("nothing uncommitted", (self.branch, self.prefix))
 
 
 class LakeopsReplicationSensor(LakeopsSensor):

@@ -27,18 +27,7 @@ from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.idempotent import TaskRun
 from lakeops.airflow.metrics import emit
 from lakeops.machine import without_blas_threads
-from lakeops.model.errors import (
-    AttemptExpired,
-    CatalogError,
-    InvalidInput,
-    LakeopsError,
-    MergeConflict,
-    NotFound,
-    PreconditionFailed,
-    RefNotFound,
-    SweepIncomplete,
-    Transient,
-)
+from lakeops.model import errors
 from lakeops.model.formatting import moment
 from lakeops.model.sanitising import excerpt, safe
 
@@ -159,24 +148,29 @@ def failing_at_once(arguments: Mapping[str, object] | None = None) -> Iterator[N
     """
     try:
         yield
-    except (Transient, AttemptExpired, SweepIncomplete) as error:
+    except (errors.Transient, errors.AttemptExpired, errors.SweepIncomplete) as error:
         emit("lakeops.retries", kind=error.kind)
         log_in_one_line()
         raise
-    except MergeConflict as conflict:
+    except errors.MergeConflict as conflict:
         emit("lakeops.conflicts")
         paths = "\n".join(conflict.conflicts)
         raise LakeopsFailure(f"{_with_notes(conflict)}{running_links()}\nAll conflicting paths:\n{paths}") from None
-    except (InvalidInput, NotFound, PreconditionFailed, CatalogError) as error:  # a mistake: its message says it all
+    except (
+        errors.InvalidInput,
+        errors.NotFound,
+        errors.PreconditionFailed,
+        errors.CatalogError,
+    ) as error:  # a mistake: its message says it all
         if error.kind == "missing_check":
             emit("lakeops.rejected", check=error.kind)
         field = _field_of(error.message, arguments or {})
         raise LakeopsFailure(f"{error.kind}: {field}{_with_notes(error)}{running_links()}") from None
-    except LakeopsError as error:  # damage, say: where it was met is worth showing
+    except errors.LakeopsError as error:  # damage, say: where it was met is worth showing
         raise AirflowFailException(f"{error.kind}: {error.message}") from error
 
 
-def _with_notes(error: LakeopsError) -> str:
+def _with_notes(error: errors.LakeopsError) -> str:
     return ". ".join([error.message, *getattr(error, "__notes__", ())])
 
 
@@ -188,14 +182,14 @@ def explaining(repository: Repository, refs: Iterable[object]) -> Iterator[None]
     """
     try:
         yield
-    except RefNotFound as error:
+    except errors.RefNotFound as error:
         for ref in refs:
             note = _deletion(repository, str(ref)) if ref else None
             if note is not None:
                 error.add_note(note + _clear_the_block(repository, "to write it again", with_branch=False))
         raise
-    except MergeConflict as conflict:
-        with suppress(LakeopsError, KeyError):
+    except errors.MergeConflict as conflict:
+        with suppress(errors.LakeopsError, KeyError):
             path = conflict.conflicts[0]
             for theirs in repository.log(conflict.destination, path=path, amount=1):
                 made = theirs.metadata
@@ -210,7 +204,7 @@ def explaining(repository: Repository, refs: Iterable[object]) -> Iterator[None]
 
 
 def _deletion(repository: Repository, ref: str) -> str | None:
-    with suppress(LakeopsError):  # no name of a ref, for one
+    with suppress(errors.LakeopsError):  # no name of a ref, for one
         last = next(iter(repository.reflog(ref, limit=1)), None)
         if last is not None and last.new is None and last.old is not None:
             since = datetime.fromtimestamp(last.at - 1, UTC)
@@ -247,7 +241,7 @@ def _field_of(message: str, arguments: Mapping[str, object]) -> str:
     return f"{' or '.join(names)}: "
 
 
-def _report_conflict(conflict: MergeConflict, repository: Repository, context: Context, log: Any) -> None:
+def _report_conflict(conflict: errors.MergeConflict, repository: Repository, context: Context, log: Any) -> None:
     """Write a table of a conflict to a task's log, and an XCom that later tasks can read.
 
     The table has the object's size on each side of a merge, in bytes, or None where it is deleted.
@@ -259,7 +253,7 @@ def _report_conflict(conflict: MergeConflict, repository: Repository, context: C
             for name, ref in sides.items():
                 found = repository.ref(ref).find(row["path"])
                 row[name] = None if found is None else found.size_bytes
-    except LakeopsError:  # the ref was deleted, or its commit has expired, since the merge failed
+    except errors.LakeopsError:  # the ref was deleted, or its commit has expired, since the merge failed
         rows, sides = [{"path": row["path"]} for row in rows], {}
     cells = [("path", *sides)]
     for row in rows:
@@ -297,7 +291,7 @@ class LineageDataset(NamedTuple):
     def of(cls, repository: Repository, ref: str, path: str = "", *, version: str | None = None) -> LineageDataset:
         """The data of a ref under a path. The version is the ref's commit, unless one is given or the ref is gone."""
         if version is None:
-            with suppress(LakeopsError):
+            with suppress(errors.LakeopsError):
                 version = repository.ref(ref).commit_id
         return cls(f"lakefs://{repository.id}", f"{ref}/{path}".rstrip("/"), version)
 
@@ -328,7 +322,7 @@ def number(name: str, value: int | str | None) -> int | None:
     try:
         return int(str(value))
     except ValueError:
-        raise InvalidInput(f"{name}: {excerpt(str(value))} is not a number") from None
+        raise errors.InvalidInput(f"{name}: {excerpt(str(value))} is not a number") from None
 
 
 def truth(name: str, value: bool | str | None) -> bool:
@@ -338,7 +332,7 @@ def truth(name: str, value: bool | str | None) -> bool:
         return True
     if word in {"false", "no", "0", "off", "none", ""}:
         return False
-    raise InvalidInput(f"{name}: {excerpt(str(value))} is neither true nor false")
+    raise errors.InvalidInput(f"{name}: {excerpt(str(value))} is neither true nor false")
 
 
 def literal(text: str) -> Any:
@@ -360,14 +354,14 @@ def texts(name: str, value: Sequence[str] | str | None) -> tuple[str, ...]:
         found = () if value.strip() in NOTHING else literal(value)
         value = (found,) if isinstance(found, str) else found
     if isinstance(value, Mapping) or (value is not None and not isinstance(value, Iterable)):
-        raise InvalidInput(f"{name}: {excerpt(value)} is no list of texts")
+        raise errors.InvalidInput(f"{name}: {excerpt(value)} is no list of texts")
     return tuple(_one_text(name, each) for each in (() if value is None else value))
 
 
 def _one_text(name: str, value: object) -> str:
     shape = value.strip() if isinstance(value, str) else "[]"
     if value == "" or shape[:1] + shape[-1:] == "[]":
-        raise InvalidInput(f"{name}: {excerpt(value)} is no text, and no list of texts that can be read")
+        raise errors.InvalidInput(f"{name}: {excerpt(value)} is no text, and no list of texts that can be read")
     return str(value)
 
 
@@ -420,19 +414,21 @@ class LakeopsTask(BaseOperator):
             if required and not value and "None" not in kind and name not in MAY_BE_EMPTY:
                 empty.append(name)
             elif value is not None and TEXT.fullmatch(kind) and not isinstance(value, str):
-                raise InvalidInput(f"{name}: {excerpt(value)} is not text")
+                raise errors.InvalidInput(f"{name}: {excerpt(value)} is not text")
             elif isinstance(value, str) and TEXT.fullmatch(kind) and name not in PROSE:
                 if (value and value.strip() in NOTHING) or not isinstance(literal(value), str):
-                    raise InvalidInput(f"{name}: {excerpt(value)} is what a template makes of nothing or of several")
+                    raise errors.InvalidInput(
+                        f"{name}: {excerpt(value)} is what a template makes of nothing or of several"
+                    )
             elif value is not None and kind.startswith("Sequence"):
                 setattr(self, name, texts(name, value))
             elif value and kind.startswith("Mapping"):
                 found = literal(value) if isinstance(value, str) else value
                 if not isinstance(found, Mapping):
-                    raise InvalidInput(f"{name}: {excerpt(value)} is not a map from text to text")
+                    raise errors.InvalidInput(f"{name}: {excerpt(value)} is not a map from text to text")
                 setattr(self, name, found)
         if empty:
-            raise InvalidInput(f"{' and '.join(empty)} must not be empty: a template may have given nothing")
+            raise errors.InvalidInput(f"{' and '.join(empty)} must not be empty: a template may have given nothing")
 
     @contextmanager
     def opened(self) -> Iterator[Repository]:
@@ -519,7 +515,7 @@ class LakeopsOperator(LakeopsTask):
         try:
             with explaining(repository, self.refs()):
                 record = self.run_verb(repository, run)
-        except MergeConflict as conflict:
+        except errors.MergeConflict as conflict:
             _report_conflict(conflict, repository, context, self.log)
             raise
         finally:

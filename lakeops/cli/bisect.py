@@ -23,13 +23,7 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
     from lakeops.ops.bisection import Bisection, Verdict
 
-app: typer.Typer = typer.Typer(add_completion=False)
-
-
-@app.callback()
-def bisect() -> None:
-    """Find the first commit that is bad."""
-
+app: typer.Typer = typer.Typer(help="Find the first commit that is bad.", add_completion=False)
 
 STDERR = 2
 """The file descriptor for the command's output. Stdout is for the answer."""

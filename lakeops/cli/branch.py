@@ -9,22 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lakeops.cli import options
 from lakeops.cli.changes import change_line
-from lakeops.cli.options import (
-    BranchUri,
-    CheckName,
-    IdempotencyKey,
-    ParentNumber,
-    Pattern,
-    RefUri,
-    RepositoryUri,
-    ShortRef,
-    TagUri,
-    argument,
-    flag,
-    ref_in,
-    value,
-)
+from lakeops.cli.options import argument, flag, ref_in, value
 from lakeops.cli.output import SHORT_ID, VERDICT_COLOURS, Styled, commit_id, is_terminal, verdict_lines, with_checks
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, PreconditionFailed
@@ -43,7 +30,7 @@ app: typer.Typer = typer.Typer(
 @command(app, "create", example="branch create lakefs://flights/dev --source lakefs://flights/main")
 def create(
     session: Session,
-    uri: BranchUri,
+    uri: options.BranchUri,
     source: Annotated[str, value("--source -s", "lakefs://REPO/REF", "The ref at which it begins.")],
 ) -> None:
     """Create a branch at any ref. Nothing is copied."""
@@ -55,7 +42,7 @@ def create(
 @command(app, "list", example="branch list lakefs://flights --no-merged main", lists="prefix after amount")
 def list_all(
     session: Session,
-    uri: RepositoryUri,
+    uri: options.RepositoryUri,
     merged: Annotated[str | None, value("--merged", "REF", "Only branches whose commits are all in this ref.")] = None,
     no_merged: Annotated[
         str | None, value("--no-merged", "REF", "Only branches with commits that this ref lacks.")
@@ -87,7 +74,7 @@ def list_all(
 
 
 @command(app, "show", example="branch show lakefs://flights/main")
-def show(session: Session, uri: BranchUri) -> None:
+def show(session: Session, uri: options.BranchUri) -> None:
     """Show the commit that a branch points to."""
     repository, name = session.named(uri)
     ref = RefRecord(name, repository.branch(name).commit_id)
@@ -97,7 +84,7 @@ def show(session: Session, uri: BranchUri) -> None:
 
 
 @command(app, "delete", example="branch delete lakefs://flights/dev", asks=True)
-def delete(session: Session, uri: BranchUri) -> None:
+def delete(session: Session, uri: options.BranchUri) -> None:
     """Delete a branch and its uncommitted changes."""
     repository, name = session.named(uri)
     branch = repository.branch(name)
@@ -118,12 +105,12 @@ def delete(session: Session, uri: BranchUri) -> None:
 @command(app, "move", example="branch move lakefs://flights/dev main", asks=True)
 def move(
     session: Session,
-    uri: BranchUri,
+    uri: options.BranchUri,
     ref: Annotated[str, argument("COMMIT", "The commit to point at: any ref.")],
     force: Annotated[
         bool, flag("--force", "Also move back, or to another line of history: commits may leave the branch.")
     ] = False,
-    idempotency_key: IdempotencyKey = None,
+    idempotency_key: options.IdempotencyKey = None,
 ) -> None:
     """Point a branch at another commit, one that descends from its head.
 
@@ -149,7 +136,7 @@ def move(
 @command(app, "reset", example="branch reset lakefs://flights/dev --prefix raw/ --yes", progress=True, asks=True)
 def reset(
     session: Session,
-    uri: BranchUri,
+    uri: options.BranchUri,
     prefix: Annotated[str | None, value("--prefix", "PREFIX", "Only changes under this prefix.")] = None,
     path: Annotated[str | None, value("--object", "PATH", "Only the change of this object.")] = None,
 ) -> None:
@@ -170,11 +157,11 @@ def reset(
 @command(app, "revert", example="branch revert lakefs://flights/main main~3..main", progress=True)
 def revert(
     session: Session,
-    uri: BranchUri,
+    uri: options.BranchUri,
     refs: Annotated[list[str], argument("REF...", "The commits to undo: newest first, or OLD..NEW.")],
-    parent_number: ParentNumber = None,
+    parent_number: options.ParentNumber = None,
     message: Annotated[str | None, value("--message", "TEXT", "The commit's message.")] = None,
-    idempotency_key: IdempotencyKey = None,
+    idempotency_key: options.IdempotencyKey = None,
 ) -> None:
     """Undo a commit by a new commit.
 
@@ -191,7 +178,7 @@ def revert(
 
 
 @command(app, "protect", example="branch protect lakefs://flights main")
-def protect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
+def protect(session: Session, uri: options.RepositoryUri, pattern: options.Pattern) -> None:
     """Let branches that match a pattern change through merges only, as protection add does."""
     add_protection(session, uri, pattern)
 
@@ -220,7 +207,7 @@ tag_group: typer.Typer = typer.Typer(help="Create, list, show, move and delete t
 
 
 @command(tag_group, "create", example="tag create lakefs://flights/v1 lakefs://flights/main")
-def create_tag(session: Session, uri: TagUri, ref: ShortRef) -> None:
+def create_tag(session: Session, uri: options.TagUri, ref: options.ShortRef) -> None:
     """Create a tag at any ref."""
     repository, name, target = session.two_refs(uri, ref)
     tag = repository.create_tag(name, target)
@@ -228,14 +215,14 @@ def create_tag(session: Session, uri: TagUri, ref: ShortRef) -> None:
 
 
 @command(tag_group, "list", example="tag list lakefs://flights", lists="prefix after amount")
-def list_tags(session: Session, uri: RepositoryUri) -> None:
+def list_tags(session: Session, uri: options.RepositoryUri) -> None:
     """List the tags of a repository and the commits they point to."""
     tags = session.repository(uri).tags(prefix=session.prefix, after=session.after)
     session.table(session.part(tags), ("Tag", "Commit"), lambda ref: ((ref.id, "cyan"), commit_id(ref.commit_id)))
 
 
 @command(tag_group, "show", example="tag show lakefs://flights/v1")
-def show_tag(session: Session, uri: TagUri) -> None:
+def show_tag(session: Session, uri: options.TagUri) -> None:
     """Show the commit that a tag points to."""
     repository, name = session.named(uri)
     tag = repository.tag(name)
@@ -243,7 +230,9 @@ def show_tag(session: Session, uri: TagUri) -> None:
 
 
 @command(tag_group, "move", example="tag move lakefs://flights/latest lakefs://flights/main", asks=True)
-def move_tag(session: Session, uri: TagUri, ref: ShortRef, idempotency_key: IdempotencyKey = None) -> None:
+def move_tag(
+    session: Session, uri: options.TagUri, ref: options.ShortRef, idempotency_key: options.IdempotencyKey = None
+) -> None:
     """Point a tag at another commit. Readers of the tag see that commit from then on."""
     repository, name, target = session.two_refs(uri, ref)
     old, new = repository.tag(name), repository.ref(target).commit
@@ -257,7 +246,7 @@ def move_tag(session: Session, uri: TagUri, ref: ShortRef, idempotency_key: Idem
 
 
 @command(tag_group, "delete", example="tag delete lakefs://flights/v1", asks=True)
-def delete_tag(session: Session, uri: TagUri) -> None:
+def delete_tag(session: Session, uri: options.TagUri) -> None:
     """Delete a tag. The answer names its commit, so that it can be created again."""
     repository, name = session.named(uri)
     tag = repository.tag(name)
@@ -288,7 +277,12 @@ _Tag = Annotated[bool, flag("--tag", "The pattern matches tags, not branches.")]
 
 @command(protection_group, "add", example="protection add lakefs://flights main --check quality")
 def add_protection(
-    session: Session, uri: RepositoryUri, pattern: Pattern, check: _Check = None, prefix: _Below = "", tag: _Tag = False
+    session: Session,
+    uri: options.RepositoryUri,
+    pattern: options.Pattern,
+    check: _Check = None,
+    prefix: _Below = "",
+    tag: _Tag = False,
 ) -> None:
     """Let branches that match a pattern change through merges only, or keep tags from being moved or deleted."""
     repository, rule = session.repository(uri), _rule("tag" if tag else "branch", pattern, check, prefix)
@@ -304,7 +298,12 @@ def add_protection(
 
 @command(protection_group, "delete", example="protection delete lakefs://flights main")
 def delete_protection(
-    session: Session, uri: RepositoryUri, pattern: Pattern, check: _Check = None, prefix: _Below = "", tag: _Tag = False
+    session: Session,
+    uri: options.RepositoryUri,
+    pattern: options.Pattern,
+    check: _Check = None,
+    prefix: _Below = "",
+    tag: _Tag = False,
 ) -> None:
     """Remove a rule. Give it as it was added."""
     repository, rule = session.repository(uri), _rule("tag" if tag else "branch", pattern, check, prefix)
@@ -316,7 +315,7 @@ def delete_protection(
 
 
 @command(protection_group, "list", example="protection list lakefs://flights", lists="prefix after amount")
-def list_protections(session: Session, uri: RepositoryUri) -> None:
+def list_protections(session: Session, uri: options.RepositoryUri) -> None:
     """List the rules that protect branches and tags."""
     repository = session.repository(uri)
     rules = [_rule("branch", pattern) for pattern in repository.protections()]
@@ -332,7 +331,7 @@ By = Annotated[str | None, value("--by", "NAME", "Whose verdict it is. Default: 
 
 
 @command(check_group, "pass", example="check pass lakefs://flights/dev quality")
-def pass_check(session: Session, at: RefUri, name: CheckName, by: By = None) -> None:
+def pass_check(session: Session, at: options.RefUri, name: options.CheckName, by: By = None) -> None:
     """Record that a commit has passed a check."""
     made = session.ref(at).pass_check(name, by=by)
     session.answer(made, [(made.commit_id, "yellow"), " has passed ", (made.name, "green"), ", says ", made.said_by])
@@ -341,8 +340,8 @@ def pass_check(session: Session, at: RefUri, name: CheckName, by: By = None) -> 
 @command(check_group, "fail", example="check fail lakefs://flights/dev quality 'two rows are negative'")
 def fail_check(
     session: Session,
-    at: RefUri,
-    name: CheckName,
+    at: options.RefUri,
+    name: options.CheckName,
     findings: Annotated[str, argument("FINDINGS", "What was wrong.")],
     by: By = None,
 ) -> None:
@@ -352,7 +351,7 @@ def fail_check(
 
 
 @command(check_group, "withdraw", example="check withdraw lakefs://flights/dev quality")
-def withdraw_check(session: Session, at: RefUri, name: CheckName) -> None:
+def withdraw_check(session: Session, at: options.RefUri, name: options.CheckName) -> None:
     """Remove the verdict of a check on a commit."""
     ref = session.ref(at)
     commit = ref.commit_id
@@ -361,7 +360,7 @@ def withdraw_check(session: Session, at: RefUri, name: CheckName) -> None:
 
 
 @command(check_group, "list", example="check list lakefs://flights/dev", lists="prefix after amount")
-def list_checks(session: Session, at: RefUri) -> None:
+def list_checks(session: Session, at: options.RefUri) -> None:
     """List the verdicts of checks on a commit, and the declared checks that have none yet."""
 
     def row(one: Verdict) -> tuple[Styled, ...]:

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Annotated, Any
 
 import typer
 
-from lakeops.cli.options import (
-    DespiteChecks,
-    IdempotencyKey,
-    Metadata,
-    ParentNumber,
-    RefUri,
-    ShortRef,
-    flag,
-    parse_metadata,
-    ref,
-    uri,
-    value,
-)
+from lakeops.cli import options
+from lakeops.cli.options import flag, parse_metadata, ref, uri, value
 from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.names import LakeUri
-from lakeops.model.records import Change, ChangeType, Strategy, TablesMode
+from lakeops.model.records import Change, ChangeType, Counts, Strategy, TablesMode
 
 app: typer.Typer = typer.Typer(add_completion=False)
 
@@ -102,7 +90,7 @@ def diff(
             session.note(str(table))
     if not uncommitted:
         # Releases are often named newest first. The older one has changed nothing since.
-        if not (two_way or counts.types) and any(repository.compare(new, old, prefix=prefix)):
+        if not (two_way or counts.all.total) and any(repository.compare(new, old, prefix=prefix)):
             turned = " ".join(str(LakeUri(left.repository, ref)) for ref in (new, old))
             session.note(f"They differ, but only {old} changed since both parted: lakeops diff {turned}")
         session.note_left_out([ref for ref in dict.fromkeys((old, new)) if repository.ref(ref).is_dirty])
@@ -112,9 +100,8 @@ class ChangeCounts:
     """Counts of changes, in all and by top-level folder."""
 
     def __init__(self) -> None:
-        self.types: Counter[ChangeType] = Counter()
-        self.folders: Counter[str] = Counter()
-        self.sizes: Counter[str] = Counter()
+        self.all = Counts()
+        self.folders: dict[str, Counts] = {}
         self.tables: list[str] = []
 
     def count(self, changes: Iterable[Change]) -> Iterator[Change]:
@@ -122,33 +109,34 @@ class ChangeCounts:
         for change in changes:
             folder, slash, _ = change.path.partition("/")
             group = folder + slash if slash else "(top level)"
-            self.types[change.type] += 1
-            self.folders[group] += 1
-            self.sizes[group] += change.size_bytes
+            self.all.count(change)
+            self.folders.setdefault(group, Counts()).count(change)
             if change.path.endswith("/metadata.json") and len(self.tables) < MAX_TABLES:
                 self.tables.append(change.path)
             yield change
 
     def to_json(self) -> dict[str, int]:
         """The contract's ``summary`` object."""
-        return {str(kind): self.types[kind] for kind in (ChangeType.ADDED, ChangeType.REMOVED, ChangeType.CHANGED)}
+        return {
+            str(kind): self.all.by_kind[kind] for kind in (ChangeType.ADDED, ChangeType.REMOVED, ChangeType.CHANGED)
+        }
 
     def lines(self) -> Iterator[tuple[Styled, ...]]:
         """Format the counts: a line for each folder where there are several, and a total."""
-        if not self.types:
+        if not self.all.total:
             yield ("No changes.",)
             return
         yield ("",)
         if len(self.folders) > 1:
-            shown = self.folders.most_common(MAX_FOLDERS)
+            shown = sorted(self.folders.items(), key=lambda one: -one[1].total)[:MAX_FOLDERS]
             width = max(len(folder) for folder, _ in shown)
             for folder, count in shown:
-                amount = f"  {counted(count, 'change').rjust(14)}  {human_size(self.sizes[folder])}"
+                amount = f"  {counted(count.total, 'change').rjust(14)}  {human_size(count.bytes)}"
                 yield ((folder.ljust(width), "cyan"), amount)
             if len(self.folders) > MAX_FOLDERS:
                 yield (f"... and {len(self.folders) - MAX_FOLDERS:,} more folders",)
-        totals = ", ".join(f"{self.types[kind]:,} {kind.value}" for kind in SIGNS if self.types[kind])
-        yield (totals, f" ({human_size(self.sizes.total())})")
+        totals = ", ".join(f"{self.all.by_kind[kind]:,} {kind.value}" for kind in SIGNS if self.all.by_kind[kind])
+        yield (totals, f" ({human_size(self.all.bytes)})")
 
 
 @command(app, "merge", example="merge lakefs://flights/dev lakefs://flights/main", progress=True)
@@ -158,12 +146,12 @@ def merge(
     destination: Destination,
     strategy: Annotated[Strategy | None, typer.Option(help=_WINS, show_default=False)] = None,
     message: Annotated[str | None, value("--message -m", "TEXT", "The commit's message.")] = None,
-    meta: Metadata = None,
+    meta: options.Metadata = None,
     squash: Annotated[bool, flag("--squash", "Make a commit with one parent, without the source's history.")] = False,
     no_commit: Annotated[bool, flag("--no-commit", "Show what the merge would do, and publish nothing.")] = False,
     allow_empty: Annotated[bool, flag("--allow-empty", "Make a commit even when the source brings nothing.")] = False,
-    idempotency_key: IdempotencyKey = None,
-    despite_check: DespiteChecks = None,
+    idempotency_key: options.IdempotencyKey = None,
+    despite_check: options.DespiteChecks = None,
     tables: Annotated[TablesMode | None, value("--tables", "rebase", _TABLES)] = None,
 ) -> None:
     """Merge what a ref changed into a branch.
@@ -197,7 +185,9 @@ def merge(
 
 
 @command(app, "cherry-pick", example="cherry-pick lakefs://flights/dev~1 lakefs://flights/main", progress=True)
-def cherry_pick(session: Session, ref: RefUri, destination: ShortRef, parent_number: ParentNumber = None) -> None:
+def cherry_pick(
+    session: Session, ref: options.RefUri, destination: options.ShortRef, parent_number: options.ParentNumber = None
+) -> None:
     """Apply the changes of one commit to a branch, by a new commit."""
     repository, picked, name = session.two_refs(ref, destination)
     with session.progress(f"Picking {picked} onto {name}"):

@@ -18,19 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
 import typer
 
-from lakeops.cli.options import (
-    Metadata,
-    ObjectUri,
-    PreSign,
-    RemovedKeys,
-    SkipSpecial,
-    flag,
-    given_place,
-    parse_metadata,
-    ref,
-    uri,
-    value,
-)
+from lakeops.cli import options
+from lakeops.cli.options import flag, given_place, parse_metadata, ref, uri, value
 from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
@@ -84,8 +73,8 @@ def upload(
     source: Annotated[str | None, value("--source -s", "FILE", "A file, a folder, or - for stdin.")] = None,
     recursive: Annotated[bool, flag("--recursive -r", "Upload every file below a folder.")] = False,
     content_type: Annotated[str | None, value("--content-type", "TYPE", "Guessed from names if not given.")] = None,
-    meta: Metadata = None,
-    skip_special: SkipSpecial = False,
+    meta: options.Metadata = None,
+    skip_special: options.SkipSpecial = False,
     parallelism: Parallelism = PARALLELISM,
 ) -> None:
     """Upload files to a branch.
@@ -271,7 +260,7 @@ def ls(
 
 
 @command(app, "stat", example="fs stat lakefs://flights/main/raw/a.csv")
-def stat(session: Session, at: ObjectUri, pre_sign: PreSign = "false") -> None:
+def stat(session: Session, at: options.ObjectUri, pre_sign: options.PreSign = "false") -> None:
     """Show an object's size, time, address, checksum and metadata."""
     if pre_sign not in {"true", "false"}:
         raise InvalidInput(f"--pre-sign takes true or false, not {pre_sign!r}")
@@ -292,7 +281,7 @@ def stat(session: Session, at: ObjectUri, pre_sign: PreSign = "false") -> None:
 
 
 @command(app, "cat", example="fs cat lakefs://flights/main~1/raw/a.csv", moves=True)
-def cat(session: Session, at: ObjectUri) -> None:
+def cat(session: Session, at: options.ObjectUri) -> None:
     """Print an object's contents as they are.
 
     With --json: the object's record, with the contents in base64.
@@ -309,7 +298,7 @@ def cat(session: Session, at: ObjectUri) -> None:
 @command(app, "presign", example="fs presign lakefs://flights/main/raw/a.csv --expires 3600")
 def presign(
     session: Session,
-    at: ObjectUri,
+    at: options.ObjectUri,
     expires: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="How long the URL works.")] = 900,
 ) -> None:
     """Print a URL that reads an object without credentials for a while."""
@@ -321,7 +310,7 @@ def presign(
 @command(app, "rm", example="fs rm lakefs://flights/dev/raw/ --recursive", progress=True, asks=True)
 def rm(
     session: Session,
-    at: ObjectUri,
+    at: options.ObjectUri,
     recursive: Annotated[bool, flag("--recursive -r", "Remove everything in this folder.")] = False,
 ) -> None:
     """Remove an object, or a folder, from a branch.
@@ -407,9 +396,9 @@ def _to_other_path(
 @command(app, "update-metadata", example="fs update-metadata lakefs://flights/dev/raw/a.csv --meta source=radar")
 def update_metadata(
     session: Session,
-    at: ObjectUri,
-    meta: Metadata = None,
-    remove: RemovedKeys = None,
+    at: options.ObjectUri,
+    meta: options.Metadata = None,
+    remove: options.RemovedKeys = None,
     content_type: Annotated[str | None, value("--content-type", "TYPE", "The new content type.")] = None,
 ) -> None:
     """Change an object's metadata or content type. Its contents stay as they are.

@@ -10,25 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lakeops.cli import options
 from lakeops.cli.changes import SIGNS, ChangeCounts
-from lakeops.cli.options import (
-    BranchUri,
-    Checks,
-    IdempotencyKey,
-    Message,
-    Metadata,
-    ObjectUri,
-    RefUri,
-    ShortRef,
-    SkipSpecial,
-    flag,
-    lake_uri,
-    parse_metadata,
-    parsed,
-    uri,
-    url_of,
-    value,
-)
+from lakeops.cli.options import flag, lake_uri, parse_metadata, parsed, uri, url_of, value
 from lakeops.cli.output import SHORT_ID, Styled, verdict_lines, with_checks
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import CommitExpired, InvalidInput, RefNotFound
@@ -47,12 +31,12 @@ app.add_typer(show, name="show")
 @command(app, "commit", example='commit lakefs://flights/dev -m "load day 1" --meta rows=842', progress=True)
 def commit(
     session: Session,
-    uri: BranchUri,
-    message: Message,
-    meta: Metadata = None,
+    uri: options.BranchUri,
+    message: options.Message,
+    meta: options.Metadata = None,
     allow_empty: Annotated[bool, flag("--allow-empty-commit", "Commit even when nothing has changed.")] = False,
-    checks: Checks = None,
-    idempotency_key: IdempotencyKey = None,
+    checks: options.Checks = None,
+    idempotency_key: options.IdempotencyKey = None,
 ) -> None:
     """Commit the uncommitted changes of a branch."""
     metadata = parse_metadata(meta)
@@ -78,14 +62,14 @@ def import_(
     to: Annotated[
         LakeUri, value("--to", "lakefs://REPO/BRANCH/PREFIX", "The folder to replace.", parser=parsed(lake_uri))
     ],
-    message: Message,
-    meta: Metadata = None,
+    message: options.Message,
+    meta: options.Metadata = None,
     allow_empty_source: Annotated[bool, flag("--allow-empty-source", "Let an empty source empty the folder.")] = False,
-    skip_special: SkipSpecial = False,
+    skip_special: options.SkipSpecial = False,
     inventory: Annotated[
         str | None, value("--inventory", "FILE", "Take the keys from Parquet, CSV or an S3 Inventory's manifest.json.")
     ] = None,
-    idempotency_key: IdempotencyKey = None,
+    idempotency_key: options.IdempotencyKey = None,
 ) -> None:
     """Import objects without copying them.
 
@@ -183,7 +167,7 @@ def oneline_of(commit: Commit) -> Sequence[Styled]:
 
 
 @command(show, "commit", example="show commit lakefs://flights/main~1")
-def show_commit(session: Session, at: RefUri) -> None:
+def show_commit(session: Session, at: options.RefUri) -> None:
     """Show the commit that a ref means."""
     commit = session.ref(at).commit
     found = session.lake.repository(at.repository).verdicts_of([commit])[commit.id]
@@ -199,7 +183,7 @@ def show_commit(session: Session, at: RefUri) -> None:
 
 
 @command(app, "merge-base", example="merge-base lakefs://flights/dev lakefs://flights/main")
-def merge_base(session: Session, left: RefUri, right: ShortRef) -> None:
+def merge_base(session: Session, left: options.RefUri, right: options.ShortRef) -> None:
     """Show the best common ancestor of two refs."""
     repository, one, other = session.two_refs(left, right)
     base = repository.merge_base(one, other)
@@ -319,7 +303,7 @@ def blame(
 
 
 @command(app, "history", example="history lakefs://flights/main/raw/day1.csv", progress=True, lists="after amount")
-def history(session: Session, at: ObjectUri, depth: Depth = None) -> None:
+def history(session: Session, at: options.ObjectUri, depth: Depth = None) -> None:
     """Show which commits wrote an object or removed it, newest first.
 
     The object may be gone at the ref.

@@ -49,18 +49,14 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty()
 
 
-def has_colours(stream: TextIO) -> bool:
-    """Whether colours go to this stream: a terminal that can show them, and ``NO_COLOR`` is not set."""
-    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 def plain(piece: Styled) -> str:
     """Return the text of a piece without colour, safe for a terminal."""
     return safe(piece if isinstance(piece, str) else piece[0])
 
 
 def paint(pieces: Iterable[Styled], stream: TextIO) -> str:
-    """Format one line for a stream, with colours where it shows them."""
+    """Format one line for a stream, with colours where it is a terminal that shows them and ``NO_COLOR`` is not set."""
+    colours = is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def styled(piece: Styled) -> str:
         if isinstance(piece, str):
@@ -68,7 +64,7 @@ def paint(pieces: Iterable[Styled], stream: TextIO) -> str:
         look: dict[str, Any] = {piece[1]: True} if piece[1] in {"bold", "dim"} else {"fg": piece[1]}
         return typer.style(plain(piece), **look)
 
-    return "".join(map(styled if has_colours(stream) else plain, pieces))
+    return "".join(map(styled if colours else plain, pieces))
 
 
 def commit_id(full: str) -> Styled:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -211,7 +211,11 @@ def setup(
         if start_batch:
             job_id = setup_s3.start_batch(plan)
     if out.as_json:
-        out.document(_document(plan, applied=not dry_run, job_id=job_id))
+        document = {name: f"s3://{getattr(wish, name)}/{wish.prefix}" for name in ("source", "destination")}
+        counts = {"applied": not dry_run, "changed": len(plan.changes), "steps": plan.steps}
+        batch = plan.batch and {**plan.batch, "job_id": job_id}
+        more = {"warnings": [*plan.warnings], "existing": plan.existing, "batch": batch}
+        out.document({**document, **counts, **more})
     else:
         _print_result(out, plan, removed=remove, checked=dry_run, job_id=job_id)
     if dry_run and plan.changes:
@@ -264,16 +268,3 @@ def _print_result(out: Printer, plan: ReplicationSetup, *, removed: bool, checke
         out.note("  ", plan.batch["command"])
     elif plan.existing:
         out.note("What was there before is not replicated by the rule; 'lakeops mirror replicate' copies it.")
-
-
-def _document(plan: ReplicationSetup, *, applied: bool, job_id: str | None) -> dict[str, Any]:
-    return {
-        "source": f"s3://{plan.wish.source}/{plan.wish.prefix}",
-        "destination": f"s3://{plan.wish.destination}/{plan.wish.prefix}",
-        "applied": applied,
-        "changed": len(plan.changes),
-        "steps": plan.steps,
-        "warnings": [*plan.warnings],
-        "existing": plan.existing,
-        "batch": plan.batch and {**plan.batch, "job_id": job_id},
-    }

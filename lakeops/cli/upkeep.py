@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,13 +36,11 @@ def fsck(
     Integrity shows the last result.
     """
     repository = session.repository(uri)
-    severities: Counter[Severity] = Counter()
     findings = []
     with session.progress(f"Checking {repository.id}"):
         check = repository.fsck(data=data)
         try:
             for finding in check:
-                severities[finding.severity] += 1
                 if session.as_json:
                     findings.append(finding)
                     continue
@@ -54,11 +51,9 @@ def fsck(
                 raise
             session.document({"findings": findings, "error": error.to_json()})
             raise typer.Exit(error.exit_code) from None
-        counts = {severity.value: severities[severity] for severity in Severity}
-        record = {"findings": findings, "ok": not counts["error"], "severities": counts, "checked": dict(check.checked)}
-        session.answer(record, [*_result(check, severities)])
+        session.answer({"findings": findings, "ok": not check.errors, **check.counts()}, [*_result(check)])
         check.note()
-    if severities[Severity.ERROR]:
+    if check.errors:
         raise typer.Exit(1)
 
 
@@ -73,13 +68,11 @@ def finding_lines(finding: Finding) -> Iterator[Sequence[Styled]]:
     yield ("        ", finding.advice)
 
 
-def _result(check: Fsck, severities: Counter[Severity]) -> Iterator[Styled]:
+def _result(check: Fsck) -> Iterator[Styled]:
     yield f"Checked {check.looked_at() or 'nothing'}: "
-    if not severities[Severity.ERROR] and not severities[Severity.WARNING]:
-        yield ("everything is in order.", "green")
-        return
-    errors = counted(severities[Severity.ERROR], "error")
-    yield (f"{errors}, {counted(severities[Severity.WARNING], 'warning')}.", "red")
+    errors, warnings = check.errors, check.severities[Severity.WARNING]
+    flaws = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}."
+    yield (flaws, "red") if errors or warnings else ("everything is in order.", "green")
 
 
 refs_group: typer.Typer = typer.Typer(
@@ -168,12 +161,8 @@ def _dump_size(dumped: Dumped) -> str:
     return f"{records} in {files}, {human_size(dumped.size_bytes)}"
 
 
-cache_group: typer.Typer = typer.Typer(add_completion=False)
-
-
-@cache_group.callback()
-def cache() -> None:
-    """Show or clear the metadata of buckets that this machine keeps."""
+_KEPT = "Show or clear the metadata of buckets that this machine keeps."
+cache_group: typer.Typer = typer.Typer(help=_KEPT, add_completion=False)
 
 
 @command(cache_group, "show", example="cache show")

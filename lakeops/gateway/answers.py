@@ -17,17 +17,7 @@ from xml.sax.saxutils import escape
 
 from starlette.responses import Response
 
-from lakeops.model.errors import (
-    CommitExpired,
-    InvalidInput,
-    LakeopsError,
-    NotAsSeen,
-    PathTaken,
-    PreconditionFailed,
-    RefNotFound,
-    RepositoryNotFound,
-    Transient,
-)
+from lakeops.model import errors
 from lakeops.model.ids import algorithm_of
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import safe
@@ -64,27 +54,27 @@ class Refused(Exception):
         self.headers: dict[str, str] = dict(headers or {})
 
 
-def refusal(error: LakeopsError) -> Refused:
+def refusal(error: errors.LakeopsError) -> Refused:
     """The refusal for an error of lakeops.
 
     Only an object that was never there is "not found". Expired and damaged ones have another code, so that no program
     takes them for an empty table.
     """
     match error:
-        case RepositoryNotFound():
+        case errors.RepositoryNotFound():
             return Refused(404, "NoSuchBucket", f"{error.message}; clients name it in the path (path-style addressing)")
-        case RefNotFound() | InvalidInput(kind="invalid_ref"):
+        case errors.RefNotFound() | errors.InvalidInput(kind="invalid_ref"):
             return Refused(404, "NoSuchKey", error.message)
-        case PathTaken() | NotAsSeen():
+        case errors.PathTaken() | errors.NotAsSeen():
             # Delta's GCSLogStore, which is right over S3A too, knows a conflict by the status in the message.
             return Refused(412, "PreconditionFailed", f"412 Precondition Failed: {error.message}")
-        case CommitExpired() | PreconditionFailed(kind="object_collected"):
+        case errors.CommitExpired() | errors.PreconditionFailed(kind="object_collected"):
             return Refused(403, "InvalidObjectState", error.message)
-        case InvalidInput():
+        case errors.InvalidInput():
             return Refused(400, "InvalidArgument", error.message)
-        case PreconditionFailed():
+        case errors.PreconditionFailed():
             return Refused(403, "AccessDenied", error.message)
-        case Transient():
+        case errors.Transient():
             return Refused(503, "ServiceUnavailable", error.message)
     return Refused(500, "InternalError", error.message)
 

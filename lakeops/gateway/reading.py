@@ -15,22 +15,8 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
-from lakeops.gateway.answers import (
-    KEPT_HEADERS,
-    MOST_PARTS,
-    OWNER_ELEMENT,
-    Refused,
-    checksum_headers,
-    document,
-    elements,
-    etag,
-    is_plain,
-    nest,
-    object_headers,
-    parts_of,
-    sum_elements,
-    timestamp,
-)
+from lakeops.gateway import answers
+from lakeops.gateway.answers import Refused, checksum_headers, document, elements, etag, nest, sum_elements
 from lakeops.gateway.headers import OBJECT, subresource
 from lakeops.model.errors import InvalidInput, RefNotFound
 from lakeops.model.records import Entry
@@ -45,7 +31,7 @@ PAGE = 1000
 """Keys that a page holds at most, as in S3."""
 PIECE = 1 << 20
 """Bytes of one object that an answer has in memory. Smaller objects are checked before their first byte goes out."""
-OVERRIDES = {f"response-{name}": name for name in ("content-type", *KEPT_HEADERS)}
+OVERRIDES = {f"response-{name}": name for name in ("content-type", *answers.KEPT_HEADERS)}
 """Parameters that say what a header of the answer is to be."""
 _RANGE = re.compile(r"bytes=([0-9]{0,99})-([0-9]{0,99})")
 
@@ -82,13 +68,13 @@ def list_objects(repository: Repository, query: Mapping[str, str]) -> Response:
         given |= {"StartAfter": shown(start)} if start else {}
     else:
         given |= {"Marker": shown(start)} | ({"NextMarker": shown(page[-1][0])} if truncated else {})
-    owner = [] if newer and query.get("fetch-owner") != "true" else [OWNER_ELEMENT]
+    owner = [] if newer and query.get("fetch-owner") != "true" else [answers.OWNER_ELEMENT]
     rows = []
     for key, entry in page:
         if entry is None:
             rows.append(nest("CommonPrefixes", elements(Prefix=shown(key))))
             continue
-        head = elements(Key=shown(key), LastModified=timestamp(entry.mtime), ETag=etag(entry))
+        head = elements(Key=shown(key), LastModified=answers.timestamp(entry.mtime), ETag=etag(entry))
         rows.append(nest("Contents", [*head, *elements(Size=entry.size_bytes, StorageClass="STANDARD"), *owner]))
     return document("ListBucketResult", [*elements(**given), *rows])
 
@@ -173,7 +159,7 @@ def get_object(repository: Repository, asked: S3Request) -> Response:
     check_conditions(entry, asked.headers)
     whole = "if-range" in asked.headers and not has_etag(asked.headers["if-range"], entry)
     part = range_of(entry, None if whole else asked.headers.get("range"))
-    number, parts = number_of(asked.query, "partNumber", MOST_PARTS + 1, left_out=0), parts_of(entry)
+    number, parts = number_of(asked.query, "partNumber", answers.MOST_PARTS + 1, left_out=0), answers.parts_of(entry)
     if "partNumber" in asked.query:
         start = parts.size * (number - 1)
         if "range" in asked.headers:
@@ -182,9 +168,9 @@ def get_object(repository: Repository, asked: S3Request) -> Response:
             raise Refused(400, "InvalidPart", f"the object has {max(parts.number, 1)} parts")
         part = ByteRange(start, min(parts.size, entry.size_bytes - start), is_range=parts.number > 0)
     overridden = {name: asked.query[given] for given, name in OVERRIDES.items() if given in asked.query}
-    if not all(is_plain(value) for value in overridden.values()):
+    if not all(answers.is_plain(value) for value in overridden.values()):
         raise Refused(400, "InvalidArgument", "a header is printable ASCII text")
-    headers = {**object_headers(entry), **overridden, "content-length": str(part.length)}
+    headers = {**answers.object_headers(entry), **overridden, "content-length": str(part.length)}
     if number:
         headers["x-amz-mp-parts-count"] = str(max(parts.number, 1))
     if part.is_range:
@@ -224,7 +210,7 @@ def unknown(names: Iterable[str]) -> Refused:
 
 def _attributes(entry: Entry, headers: Mapping[str, str]) -> Response:
     """Answer GetObjectAttributes. Raises ``Refused``."""
-    parts, sums = parts_of(entry), sum_elements(checksum_headers(entry))
+    parts, sums = answers.parts_of(entry), sum_elements(checksum_headers(entry))
     page, told = page_of_parts(range(1, parts.number + 1), headers, "x-amz-")
     for number in page:
         about = elements(PartNumber=number, Size=min(parts.size, entry.size_bytes - parts.size * (number - 1)))
@@ -241,14 +227,14 @@ def _attributes(entry: Entry, headers: Mapping[str, str]) -> Response:
         raise Refused(400, "InvalidArgument", f"x-amz-object-attributes is some of {', '.join(known)}")
     inner = [one for name, found in known.items() if name in wanted for one in found]
     answer = document("GetObjectAttributesResponse", inner)
-    answer.headers["last-modified"] = object_headers(entry)["last-modified"]
+    answer.headers["last-modified"] = answers.object_headers(entry)["last-modified"]
     return answer
 
 
 def page_of_parts(numbers: Iterable[int], asked: Mapping[str, str], before: str = "") -> tuple[list[int], list[str]]:
     """The numbers of the parts of a page, and the elements that tell of the page. Raises ``Refused``."""
     limit = number_of(asked, f"{before}max-parts", PAGE)
-    marker = number_of(asked, f"{before}part-number-marker", MOST_PARTS, left_out=0)
+    marker = number_of(asked, f"{before}part-number-marker", answers.MOST_PARTS, left_out=0)
     found = sorted(number for number in numbers if number > marker)
     told = elements(PartNumberMarker=marker, MaxParts=limit, IsTruncated=0 < limit < len(found))
     return found[:limit], told + (elements(NextPartNumberMarker=found[:limit][-1]) if found[:limit] else [])

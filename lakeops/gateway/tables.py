@@ -28,16 +28,7 @@ from starlette.responses import JSONResponse, Response
 from lakeops.gateway.answers import Refused
 from lakeops.gateway.signature import check_host
 from lakeops.iceberg.tables import RefTables, TableCommit
-from lakeops.model.errors import (
-    BranchMoved,
-    InvalidInput,
-    LakeopsError,
-    NotFound,
-    ObjectNotFound,
-    PreconditionFailed,
-    Transient,
-    out_of_resources,
-)
+from lakeops.model import errors
 from lakeops.model.names import LakeUri
 from lakeops.model.sanitising import excerpt, masked, safe
 from lakeops.ops.iceberg.metadata import LoadedTable
@@ -66,11 +57,11 @@ _KINDS: tuple[tuple[type[Exception], int, str], ...] = (
     (exceptions.NamespaceAlreadyExistsError, 409, "AlreadyExistsException"),
     (exceptions.TableAlreadyExistsError, 409, "AlreadyExistsException"),
     (exceptions.CommitFailedException, 409, "CommitFailedException"),
-    (BranchMoved, 409, "CommitFailedException"),
-    (ObjectNotFound, 404, "NotFoundException"),
-    (NotFound, 404, "NoSuchNamespaceException"),
-    (PreconditionFailed, 403, "ForbiddenException"),
-    (InvalidInput, 400, "BadRequestException"),
+    (errors.BranchMoved, 409, "CommitFailedException"),
+    (errors.ObjectNotFound, 404, "NotFoundException"),
+    (errors.NotFound, 404, "NoSuchNamespaceException"),
+    (errors.PreconditionFailed, 403, "ForbiddenException"),
+    (errors.InvalidInput, 400, "BadRequestException"),
     (ValidationError, 400, "BadRequestException"),
     (exceptions.ValidationError, 400, "BadRequestException"),
     (NotImplementedError, 406, "UnsupportedOperationException"),
@@ -124,7 +115,7 @@ class _Asked:
         if self.ref is not None:
             return RefTables(self.repository, self.ref, self.folder), levels
         if not levels:
-            raise InvalidInput("namespaces of a repository begin with a ref, such as main.web")
+            raise errors.InvalidInput("namespaces of a repository begin with a ref, such as main.web")
         return RefTables(self.repository, levels[0]), levels[1:]
 
 
@@ -233,7 +224,7 @@ class IcebergRest:
                 f"this catalog does not answer {method} of this path; paths begin with the prefix of {PREFIX}config"
             )
         if method != "GET" and shape[-1] != "metrics" and not self._write:
-            raise PreconditionFailed("this gateway only reads; start it with --write")
+            raise errors.PreconditionFailed("this gateway only reads; start it with --write")
         name, *rest = warehouse.split(_SEPARATOR, 2)
         repository, (ref, folder) = self._lake.repository(name), (*rest, None, None)[:2]
         route = _ROUTES[method, *shape]
@@ -245,15 +236,15 @@ class IcebergRest:
         try:
             found = answer(_Asked(query, headers, body, repository, ref, folder or "", levels, table))
             return found or Response(status_code=204)
-        except (NotFound, exceptions.NoSuchNamespaceError) as error:
-            if not table or isinstance(error, ObjectNotFound):
+        except (errors.NotFound, exceptions.NoSuchNamespaceError) as error:
+            if not table or isinstance(error, errors.ObjectNotFound):
                 raise
             # Engines know this as a table that is not there (DROP TABLE IF EXISTS), and the other as a failure.
             raise exceptions.NoSuchTableError(f"Table does not exist: {'.'.join((*levels, table))}: {error}") from None
 
     def _config(self, warehouse: str) -> Response:
         if not warehouse:
-            raise InvalidInput("name a warehouse: a repository, or REPO/REF, or REPO/REF/FOLDER")
+            raise errors.InvalidInput("name a warehouse: a repository, or REPO/REF, or REPO/REF/FOLDER")
         uri = LakeUri.parse(f"lakefs://{warehouse}")
         self._lake.repository(uri.repository)
         parts = [one for one in (uri.repository, uri.ref, (uri.path or "").strip("/")) if one]
@@ -327,14 +318,14 @@ class IcebergRest:
         tables, old = asked.at(tuple(given.source.namespace.root))
         other, new = asked.at(tuple(given.destination.namespace.root))
         if str(other) != str(tables):
-            raise InvalidInput("a table keeps its ref; merge it to another one")
+            raise errors.InvalidInput("a table keeps its ref; merge it to another one")
         tables.rename((*old, given.source.name), (*new, given.destination.name))
 
     def _commit_transaction(self, asked: _Asked) -> None:
         changes = _TransactionRequest.model_validate_json(asked.body).changes
         places = [asked.at(tuple(one.identifier.namespace.root)) for one in changes]
         if len({str(tables) for tables, _ in places}) > 1:
-            raise InvalidInput("the tables of one transaction are at one ref")
+            raise errors.InvalidInput("the tables of one transaction are at one ref")
         names = [(*levels, one.identifier.name) for (_, levels), one in zip(places, changes, strict=True)]
         commits = [TableCommit(name, one.requirements, one.updates) for name, one in zip(names, changes, strict=True)]
         places[0][0].commit(commits)
@@ -352,7 +343,7 @@ class IcebergRest:
             config["s3.path-style-access"] = "true" if endpoint else None
         if here[:3] != there[:3] or not here[3].startswith(f"{there[3]}/"):  # it was replicated from there
             if {here[0], there[0]} != {"s3:"} or not here[3].startswith(f"{there[3]}/"):
-                raise InvalidInput(
+                raise errors.InvalidInput(
                     f"the table's metadata names files below {excerpt(table.metadata.location)}, and engines cannot be "
                     "led from there to this mirror: read the table at its source, or by pyiceberg without a server, or "
                     "make the mirror in a bucket under the source's prefix"
@@ -397,14 +388,14 @@ _ENDPOINTS = [
 
 def _required(levels: tuple[str, ...]) -> tuple[str, ...]:
     if not levels:
-        raise InvalidInput("a ref cannot be created, changed or dropped as a namespace; use lakeops branch")
+        raise errors.InvalidInput("a ref cannot be created, changed or dropped as a namespace; use lakeops branch")
     return levels
 
 
 def _object(body: bytes) -> dict[str, object]:
     found = json.loads(body)
     if not isinstance(found, dict):
-        raise InvalidInput("the body is no JSON object")
+        raise errors.InvalidInput("the body is no JSON object")
     return found
 
 
@@ -414,7 +405,7 @@ def _page(name: str, found: Sequence[object], query: dict[str, str]) -> Response
         return JSONResponse({name: found})
     start, size = query["pageToken"] or "0", query.get("pageSize", "100")
     if not all(re.fullmatch("[0-9]{1,9}", one) for one in (start, size)) or int(size) < 1:
-        raise InvalidInput("pageToken is one of an earlier answer, and pageSize a number from 1 on")
+        raise errors.InvalidInput("pageToken is one of an earlier answer, and pageSize a number from 1 on")
     end = int(start) + int(size)
     more = {"next-page-token": str(end)} if end < len(found) else {}
     return JSONResponse({name: found[int(start) : end], **more})
@@ -429,15 +420,15 @@ def _error(status: int, kind: str, message: str) -> Response:
 
 
 def _refusal(error: Exception, asked: str) -> Response:
-    error = out_of_resources(error) or error
+    error = errors.out_of_resources(error) or error
     for kind, status, name in _KINDS:
         if isinstance(error, kind):
             return _error(status, name, masked(" ".join(str(error).split())))
     if isinstance(error, ValueError):
         return _error(400, "BadRequestException", masked(f"the request cannot be read: {error}"))
     log.error("%s: %s", asked, masked(str(error)))
-    if isinstance(error, Transient) and error.kind == "catalog_unavailable":
+    if isinstance(error, errors.Transient) and error.kind == "catalog_unavailable":
         return _error(504, "CommitStateUnknownException", masked(error.message))  # it may have been made
-    if isinstance(error, LakeopsError):
+    if isinstance(error, errors.LakeopsError):
         return _error(503, "ServiceUnavailableException", masked(error.message))
     return _error(500, "InternalServerError", masked(f"unexpected {type(error).__name__}: {error}"))

@@ -28,51 +28,12 @@ from xml.etree import ElementTree as ET
 
 from starlette.responses import Response
 
-from lakeops.gateway.answers import (
-    CHECKSUM,
-    HEADER,
-    KEPT_HEADERS,
-    MOST_PARTS,
-    OWNER,
-    OWNER_ELEMENT,
-    PARTS,
-    Refused,
-    checksum_headers,
-    document,
-    elements,
-    etag,
-    etag_of,
-    nest,
-    refusal,
-    sum_elements,
-    timestamp,
-)
+from lakeops.gateway import answers, reading
+from lakeops.gateway.answers import Refused, checksum_headers, document, elements, etag, etag_of, nest, sum_elements
 from lakeops.gateway.chunks import STREAMING, TYPES, check_digest, digests_of, encoded
 from lakeops.gateway.headers import DELETE_CONDITIONS, SOURCE_CONDITIONS, check_headers
-from lakeops.gateway.reading import (
-    PAGE,
-    PIECE,
-    ByteRange,
-    check_conditions,
-    contents,
-    find_object,
-    has_etag,
-    number_of,
-    page_of_parts,
-    range_of,
-    seconds_of,
-    unknown,
-)
+from lakeops.model import errors
 from lakeops.model.clock import Ids, retrying
-from lakeops.model.errors import (
-    InvalidInput,
-    LakeopsError,
-    NotAsSeen,
-    ObjectNotFound,
-    PathTaken,
-    RefNotFound,
-    RepositoryNotFound,
-)
 from lakeops.model.ids import OBJECT_METADATA_BYTES
 from lakeops.model.records import Entry
 from lakeops.model.sanitising import excerpt
@@ -92,11 +53,12 @@ SOURCE = "x-amz-copy-source"
 LEAST_PART = 5 << 20
 """Bytes of each part but the last, as in S3."""
 _OF_SOURCE = "x-amz-copy-source-"
-_ALGORITHM, _TYPE = f"{CHECKSUM}algorithm", f"{CHECKSUM}type"
+_ALGORITHM, _TYPE = f"{answers.CHECKSUM}algorithm", f"{answers.CHECKSUM}type"
 _OF_ENTRY = ("ETag", "LastModifiedTime", "Size")
 """The conditions of an entry of DeleteObjects."""
 _UPLOADS = {"uploads", "prefix", "max-uploads", "key-marker", "upload-id-marker", "encoding-type"}
-_KEEPING = [nest("Initiator", elements(ID=OWNER, DisplayName=OWNER)), OWNER_ELEMENT, *elements(StorageClass="STANDARD")]
+_KEEPING = [nest("Initiator", elements(ID=answers.OWNER, DisplayName=answers.OWNER)), answers.OWNER_ELEMENT]
+_KEEPING += elements(StorageClass="STANDARD")
 _PART = re.compile(r"[1-9][0-9]{0,4}")
 _DELTA_COMMIT = re.compile(r"(.*/)?_delta_log/[0-9]{20}\.json", re.DOTALL)
 """A version of a Delta table, which nobody may replace.
@@ -146,7 +108,7 @@ class Writing:
             case "PUT", "acl":
                 work = _keep_rights
             case _:
-                raise unknown(named or [asked.method])
+                raise reading.unknown(named or [asked.method])
         check_headers(asked.headers, conditions)
         _check_body(asked)
         return work(repository, asked)
@@ -154,10 +116,11 @@ class Writing:
     def list_uploads(self, repository: Repository, asked: S3Request) -> Response:
         """Answer ListMultipartUploads, by key. Raises ``Refused``."""
         if not asked.asks <= _UPLOADS:
-            raise unknown(asked.asks - _UPLOADS)
+            raise reading.unknown(asked.asks - _UPLOADS)
         query = asked.query
         prefix, marker = query.get("prefix", ""), query.get("key-marker", "")
-        limit, behind = number_of(query, "max-uploads", PAGE), (marker, query.get("upload-id-marker") or "~")
+        limit = reading.number_of(query, "max-uploads", reading.PAGE)
+        behind = marker, query.get("upload-id-marker") or "~"
         shown = partial(quote, safe="/") if query.get("encoding-type") else str
         with self._lock:
             open_ = [(one.place, name, one.begun) for name, one in self._uploads.items() if not one.file.closed]
@@ -168,20 +131,22 @@ class Writing:
         after = {"NextKeyMarker": shown(page[-1][0]), "NextUploadIdMarker": page[-1][1]} if more else {}
         given = elements(Bucket=repository.id, Prefix=shown(prefix), MaxUploads=limit, KeyMarker=shown(marker))
         given += elements(IsTruncated=more, **after)
-        rows = [elements(Key=shown(key), UploadId=name, Initiated=timestamp(begun)) for key, name, begun in page]
-        return document("ListMultipartUploadsResult", given + [nest("Upload", row + _KEEPING) for row in rows])
+        for key, name, begun in page:
+            row = elements(Key=shown(key), UploadId=name, Initiated=answers.timestamp(begun))
+            given.append(nest("Upload", row + _KEEPING))
+        return document("ListMultipartUploadsResult", given)
 
     def list_parts(self, repository: Repository, asked: S3Request) -> Response:
         """Answer ListParts. Raises ``Refused``."""
         upload, query = self._upload(repository, asked), asked.query
         with upload.lock:
             upload.require_open()
-            page, told = page_of_parts(upload.parts, query)
+            page, told = reading.page_of_parts(upload.parts, query)
             parts = {number: upload.parts[number] for number in page}
         rows = elements(Bucket=repository.id, Key=asked.key, UploadId=query["uploadId"]) + told + _KEEPING
         for n, part in parts.items():
             row = elements(
-                PartNumber=n, ETag=etag_of(part.sha256), Size=part.size, LastModified=timestamp(upload.begun)
+                PartNumber=n, ETag=etag_of(part.sha256), Size=part.size, LastModified=answers.timestamp(upload.begun)
             )
             rows.append(nest("Part", row + sum_elements(part.sums)))
         return document("ListPartsResult", rows)
@@ -213,25 +178,25 @@ class Writing:
     def _part(self, lake: Lake, repository: Repository, asked: S3Request) -> Response:
         upload = self._upload(repository, asked)
         given = asked.query["partNumber"]
-        if not _PART.fullmatch(given) or int(given) > MOST_PARTS:
-            raise Refused(400, "InvalidArgument", f"partNumber is 1 to {MOST_PARTS}")
+        if not _PART.fullmatch(given) or int(given) > answers.MOST_PARTS:
+            raise Refused(400, "InvalidArgument", f"partNumber is 1 to {answers.MOST_PARTS}")
         if SOURCE not in asked.headers:
             sums = _given_sums(asked)
-            mark = upload.add(int(given), iter(lambda: asked.body.read(PIECE), b""), sums)
+            mark = upload.add(int(given), iter(lambda: asked.body.read(reading.PIECE), b""), sums)
             return Response(headers={"etag": mark, **sums})
         _, source, entry = _find_source(lake, asked.headers)
         wanted = asked.headers.get(f"{_OF_SOURCE}range")
-        part = ByteRange(0, entry.size_bytes, is_range=False)
+        part = reading.ByteRange(0, entry.size_bytes, is_range=False)
         if wanted is not None:
             found = re.fullmatch(r"bytes=([0-9]{1,18})-([0-9]{1,18})", wanted)
             if found is None or int(found[1]) > int(found[2]):
                 raise Refused(400, "InvalidArgument", "x-amz-copy-source-range is bytes=FIRST-LAST")
             if int(found[2]) >= entry.size_bytes:
                 raise Refused(400, "InvalidRange", f"the source has {entry.size_bytes} bytes, and the range more")
-            part = range_of(entry, wanted)
-        body_of = contents(source, entry, part)
+            part = reading.range_of(entry, wanted)
+        body_of = reading.contents(source, entry, part)
         mark = upload.add(int(given), [body_of] if isinstance(body_of, bytes) else body_of)
-        return document("CopyPartResult", elements(ETag=mark, LastModified=timestamp(entry.mtime)))
+        return document("CopyPartResult", elements(ETag=mark, LastModified=answers.timestamp(entry.mtime)))
 
     def _complete(self, repository: Repository, asked: S3Request) -> Response:
         branch, path = _branch_and_path(repository, asked.key)
@@ -287,8 +252,8 @@ def _listed(part: ET.Element) -> tuple[int, str, dict[str, str]]:
     number = part.findtext("{*}PartNumber") or ""
     if not _PART.fullmatch(number):
         raise Refused(400, "MalformedXML", "a part has a PartNumber")
-    names = ((one.tag.rpartition("}")[2], one.text or "") for one in part)
-    sums = {CHECKSUM + name.removeprefix("Checksum").lower(): text for name, text in names if "Checksum" in name}
+    told = ((one.tag.rpartition("}")[2], one.text or "") for one in part)
+    sums = {answers.CHECKSUM + tag.removeprefix("Checksum").lower(): text for tag, text in told if "Checksum" in tag}
     return int(number), (part.findtext("{*}ETag") or "").strip('"'), sums
 
 
@@ -335,15 +300,15 @@ class MultipartUpload:
     def pieces(self, part: UploadPart) -> Iterator[bytes]:
         """The bytes of a part, some at a time."""
         self.file.seek(part.start)
-        for at in range(0, part.size, PIECE):
-            yield self.file.read(min(PIECE, part.size - at))
+        for at in range(0, part.size, reading.PIECE):
+            yield self.file.read(min(reading.PIECE, part.size - at))
 
     def join(self, parts: list[UploadPart], whole: BinaryIO, given: Mapping[str, str]) -> tuple[dict[str, str], ...]:
         """Write parts one behind the other to a file, and compare what a client says of all. Raises ``Refused``.
 
         A sum that ends in the number of parts is the one of their sums. Returns what is kept as metadata, and the sums.
         """
-        chosen = CHECKSUM + self.algorithm if self.algorithm else next(iter(given), "")
+        chosen = answers.CHECKSUM + self.algorithm if self.algorithm else next(iter(given), "")
         names = [*{chosen: "", **given}] if chosen else []
         composed = {name for name in names if "-" in given.get(name, "-" if self.kind == "COMPOSITE" else "")}
         sha256, digests = hashlib.sha256(), digests_of(names)
@@ -362,9 +327,9 @@ class MultipartUpload:
         size, room = parts[0].size, OBJECT_METADATA_BYTES - sum(len((k + v).encode()) for k, v in self.metadata.items())
         even = 0 < parts[-1].size <= size and {part.size for part in parts[:-1]} <= {size}
         about = f"{sha256.hexdigest()[:16]} {size} {chosen} "
-        text = about + (",".join(each) if len(PARTS + about + ",".join(each)) <= room else each[0])
+        text = about + (",".join(each) if len(answers.PARTS + about + ",".join(each)) <= room else each[0])
         sums |= {_TYPE: "COMPOSITE" if composed else "FULL_OBJECT"} if sums else {}
-        return {PARTS: text} if even and len(PARTS + text) <= room else {}, sums
+        return {answers.PARTS: text} if even and len(answers.PARTS + text) <= room else {}, sums
 
     def sum_of(self, part: UploadPart, name: str) -> str:
         """The checksum of a part that a header names, in base64. Raises ``Refused`` for one that is not known."""
@@ -401,7 +366,7 @@ def _create_bucket(lake: Lake, asked: S3Request) -> Response:
     check_headers(asked.headers, ())
     try:
         lake.repository(asked.bucket)
-    except RepositoryNotFound:
+    except errors.RepositoryNotFound:
         raise Refused(403, "AccessDenied", f"make it with lakeops repo create lakefs://{asked.bucket}") from None
     raise Refused(409, "BucketAlreadyOwnedByYou", f"repository {asked.bucket!r} exists")
 
@@ -415,10 +380,10 @@ def _keep_rights(repository: Repository, asked: S3Request) -> Response:
         asked.body.seek(0)
         leaves = [one for one in _parse_document(asked, "AccessControlPolicy").iter() if not len(one)]
         told = [(one.tag.rpartition("}")[2], one.text) for one in leaves if not one.tag.endswith("DisplayName")]
-        if told != [("ID", OWNER), ("ID", OWNER), ("Permission", "FULL_CONTROL")]:
+        if told != [("ID", answers.OWNER), ("ID", answers.OWNER), ("Permission", "FULL_CONTROL")]:
             raise Refused(400, "AccessControlListNotSupported", "rights are those of the gateway's keys")
     if asked.key:
-        find_object(repository, asked.key)
+        reading.find_object(repository, asked.key)
     return Response()
 
 
@@ -466,8 +431,8 @@ def _copy(lake: Lake, repository: Repository, asked: S3Request) -> Response:
             return branch.put(path, cast("BinaryIO", file), if_absent=once, **said)
 
     # Another one may replace the source after the look.
-    entry = retrying(lambda error: isinstance(error, NotAsSeen), Ids())(look_and_link)
-    made = elements(ETag=etag(entry), LastModified=timestamp(entry.mtime))
+    entry = retrying(lambda error: isinstance(error, errors.NotAsSeen), Ids())(look_and_link)
+    made = elements(ETag=etag(entry), LastModified=answers.timestamp(entry.mtime))
     return document("CopyObjectResult", made + sum_elements(checksum_headers(entry)))
 
 
@@ -477,8 +442,8 @@ def _find_source(lake: Lake, headers: Mapping[str, str]) -> tuple[Repository, Re
     if version not in {"", "null"}:
         raise Refused(501, "NotImplemented", "this gateway has no versions; a key begins with the ref to copy from")
     repository = lake.repository(bucket)
-    ref, entry = find_object(repository, key)
-    check_conditions(entry, headers, _OF_SOURCE)
+    ref, entry = reading.find_object(repository, key)
+    reading.check_conditions(entry, headers, _OF_SOURCE)
     return repository, ref, entry
 
 
@@ -495,15 +460,16 @@ def _stage(
         if match is not None and there is None:
             raise Refused(404, "NoSuchKey", "there is no object as If-Match names it")
         if there is not None and not never_replaced:
-            if not has_etag(match or "*", there) or (unmatched is not None and has_etag(unmatched, there)):
+            excluded = unmatched is not None and reading.has_etag(unmatched, there)
+            if excluded or not reading.has_etag(match or "*", there):
                 raise Refused(412, "PreconditionFailed", "the object is not the one that the condition names")
             return branch.put(path, body, metadata=metadata, content_type=content_type, seen=there)
         absent = never_replaced or unmatched is not None
         return branch.put(path, body, metadata=metadata, content_type=content_type, if_absent=absent)
 
     try:
-        return retrying(lambda error: isinstance(error, NotAsSeen), Ids())(attempt)
-    except PathTaken:
+        return retrying(lambda error: isinstance(error, errors.NotAsSeen), Ids())(attempt)
+    except errors.PathTaken:
         there = branch.find(path) if implied else None
         body.seek(0)
         if there is not None and there.checksum == hashlib.file_digest(cast("Any", body), "sha256").hexdigest():
@@ -517,7 +483,7 @@ def _branch_and_path(repository: Repository, key: str) -> tuple[Branch, str]:
         raise Refused(400, "InvalidArgument", "a key is BRANCH/PATH")
     try:
         return repository.branch(name), path
-    except (RefNotFound, InvalidInput):  # clients would take "not found" for an object that is not there
+    except (errors.RefNotFound, errors.InvalidInput):  # clients would take "not found" for an object that is not there
         raise Refused(403, "AccessDenied", f"{excerpt(name)} is no branch; tags and commits never change") from None
 
 
@@ -525,12 +491,12 @@ def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
     """The user metadata of an object: the client's own, and headers that readers get back as they were."""
     prefix = "x-amz-meta-"
     found = {name.removeprefix(prefix): _decoded(value) for name, value in headers.items() if name.startswith(prefix)}
-    for name in KEPT_HEADERS:
+    for name in answers.KEPT_HEADERS:
         value = headers.get(name, "")
         if name == "content-encoding":  # how the body travels is no property of the object
             value = ",".join(part for part in value.split(",") if part.strip().lower() != "aws-chunked").strip()
         if value:
-            found[HEADER + name] = value
+            found[answers.HEADER + name] = value
     return found
 
 
@@ -547,7 +513,7 @@ def _decoded(value: str) -> str:
 
 def _given_sums(asked: S3Request) -> dict[str, str]:
     given = {**asked.headers, **asked.trailers}
-    return {name: given[name] for name in digests_of(given) if name.startswith(CHECKSUM)}
+    return {name: given[name] for name in digests_of(given) if name.startswith(answers.CHECKSUM)}
 
 
 def _check_body(asked: S3Request) -> None:
@@ -559,15 +525,15 @@ def _check_body(asked: S3Request) -> None:
     body = asked.body
     # The end of an upload tells the checksum of the object, and not of its own body.
     ends = asked.method == "POST" and "uploadId" in asked.query
-    told = digests_of([name for name in asked.headers if not (ends and name.startswith(CHECKSUM))])
+    told = digests_of([name for name in asked.headers if not (ends and name.startswith(answers.CHECKSUM))])
     sha256 = hashlib.sha256()
     size = 0
-    while piece := body.read(PIECE):
+    while piece := body.read(reading.PIECE):
         size += len(piece)
         for digest in (*told.values(), sha256):
             digest.update(piece)
     named = asked.headers.get("x-amz-sdk-checksum-algorithm")
-    if size and named is not None and not ends and CHECKSUM + named.lower() not in {*told, *asked.trailers}:
+    if size and named is not None and not ends and answers.CHECKSUM + named.lower() not in {*told, *asked.trailers}:
         raise Refused(400, "InvalidRequest", f"{named} is announced as the checksum, and none came")
     if re.fullmatch(r"[0-9a-f]{64}", signed) and signed != sha256.hexdigest():
         raise Refused(400, "XAmzContentSHA256Mismatch", "the body is not the one that was signed")
@@ -599,18 +565,18 @@ def _delete(repository: Repository, key: str, match: str | None, date: str | Non
     if (match, date, size) != (None, None, None):
         if (seen := branch.find(path)) is None:
             return
-        told = match is None or has_etag(match, seen), date is None or seconds_of(date) == seen.mtime
+        told = match is None or reading.has_etag(match, seen), date is None or reading.seconds_of(date) == seen.mtime
         if not all(told) or size not in {None, str(seen.size_bytes)}:
             raise Refused(412, "PreconditionFailed", "the object is not the one of the condition; it was replaced")
-    with suppress(ObjectNotFound):
+    with suppress(errors.ObjectNotFound):
         branch.delete(path, seen=seen)
 
 
 def _delete_many(repository: Repository, asked: S3Request) -> Response:
     listed = _parse_document(asked, "Delete")
     objects = listed.findall("{*}Object")
-    if not 0 < len(objects) <= PAGE:
-        raise Refused(400, "MalformedXML", f"a list has 1 to {PAGE} keys")
+    if not 0 < len(objects) <= reading.PAGE:
+        raise Refused(400, "MalformedXML", f"a list has 1 to {reading.PAGE} keys")
     rows = []
     for one in objects:
         key = one.findtext("{*}Key") or ""
@@ -620,8 +586,8 @@ def _delete_many(repository: Repository, asked: S3Request) -> Response:
             if not {child.tag.rpartition("}")[2] for child in one} <= {"Key", "VersionId", *_OF_ENTRY}:
                 raise Refused(501, "NotImplemented", f"this gateway knows no condition but {', '.join(_OF_ENTRY)}")
             _delete(repository, key, *(one.findtext(f"{{*}}{name}") for name in _OF_ENTRY))
-        except (LakeopsError, Refused) as error:
-            refused = error if isinstance(error, Refused) else refusal(error)
+        except (errors.LakeopsError, Refused) as error:
+            refused = error if isinstance(error, Refused) else answers.refusal(error)
             rows.append(nest("Error", elements(Key=key, Code=refused.code, Message=refused.message)))
         else:
             rows.append(nest("Deleted", elements(Key=key)))

@@ -397,6 +397,32 @@ class Change(JsonRecord):
     size_bytes: int
 
 
+@dataclass
+class Counts:
+    """Numbers of changed paths by kind, and the bytes of their objects: those that are there now, or were removed."""
+
+    by_kind: dict[str, int] = field(default_factory=lambda: {kind.value: 0 for kind in ChangeType})
+    bytes: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of all paths."""
+        return sum(self.by_kind.values())
+
+    def count(self, change: Change) -> None:
+        """Count a change."""
+        self.by_kind[change.type] += 1
+        self.bytes += change.size_bytes
+
+    def plus(self, *others: Counts) -> Counts:
+        """Add the counts of others, and return itself."""
+        for other in others:
+            for kind, many in other.by_kind.items():
+                self.by_kind[kind] += many
+            self.bytes += other.bytes
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class Summary(JsonRecord):
     """How many paths a commit or merge added, removed and changed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lakeops.model.arrow import text
 from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_amount, check_prefix
-from lakeops.model.records import Change, ChangeType, Commit, Strategy, StrategyName, Summary
+from lakeops.model.records import Change, ChangeType, Commit, Counts, Strategy, StrategyName, Summary
 from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
 from lakeops.ops.context import Context, check_name, explain_expired, resolve_both, resolve_commit, watched
 from lakeops.ops.read import as_table
@@ -131,7 +131,7 @@ def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = N
         patterns["value"] = f"(?:^|/){re.escape(partition_by)}=(?P<value>[^/]+)/"
     with explain_expired(ctx, commits):
         for batch in diff(ctx.reader, *ctx.metaranges(*commits)):
-            counts.add(batch)
+            _add(counts, batch)
             for name, pattern in patterns.items():
                 values = pc.struct_field(pc.extract_regex(batch["path"], pattern), name)
                 found[name].update(value for value in pc.unique(values).to_pylist() if value is not None)
@@ -190,34 +190,6 @@ def effective(ctx: Context, head: Commit, staged: pa.Table) -> Iterator[pa.Table
 
 
 MOST_CONFLICTS = 20
-KINDS = tuple(kind.value for kind in ChangeType)
-
-
-@dataclass
-class Counts:
-    """Numbers of changed paths by kind, and the bytes of their objects: those that are there now, or were removed."""
-
-    by_kind: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    bytes: int = 0
-
-    @property
-    def total(self) -> int:
-        """The number of all paths."""
-        return sum(self.by_kind.values())
-
-    def add(self, rows: pa.Table) -> None:
-        """Count the rows of a difference (``ranges.diff.DIFF_SCHEMA``)."""
-        for kind in pc.value_counts(rows.column("type")).to_pylist():
-            self.by_kind[kind["values"]] += kind["counts"]
-        self.bytes += pc.sum(rows.column("size_bytes")).as_py() or 0
-
-    def plus(self, *others: Counts) -> Counts:
-        """Add the counts of others, and return itself."""
-        for other in others:
-            for kind, many in other.by_kind.items():
-                self.by_kind[kind] += many
-            self.bytes += other.bytes
-        return self
 
 
 @dataclass(frozen=True)
@@ -302,19 +274,26 @@ def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, firs
         some = table.slice(0, left_over)
         if len(listed) < first:
             listed += changes(some.slice(0, first - len(listed)))
-        everything.add(some)
+        _add(everything, some)
         if everything.by_kind[ChangeType.CONFLICT] and len(conflicts) < MOST_CONFLICTS:
             here = some.filter(pc.equal(some.column("type"), text(ChangeType.CONFLICT.value)))
             conflicts += changes(here.slice(0, MOST_CONFLICTS - len(conflicts)))
         for name, start, stop in _folders(some, prefix):
             if name not in found and len(found) == folders:
-                others.add(some.slice(start))  # paths ascend, so whatever follows is in no folder that is known
+                _add(others, some.slice(start))  # paths ascend, so whatever follows is in no folder that is known
                 break
-            found.setdefault(name, Counts()).add(some.slice(start, stop - start))
+            _add(found.setdefault(name, Counts()), some.slice(start, stop - start))
         left_over -= some.num_rows
         if not left_over:
             break
     return Sums(prefix, everything, found, others, listed, conflicts, left_over > 0)
+
+
+def _add(counts: Counts, rows: pa.Table) -> None:
+    """Count the rows of a difference (``ranges.diff.DIFF_SCHEMA``)."""
+    for kind in pc.value_counts(rows.column("type")).to_pylist():
+        counts.by_kind[kind["values"]] += kind["counts"]
+    counts.bytes += pc.sum(rows.column("size_bytes")).as_py() or 0
 
 
 def _folders(table: pa.Table, prefix: str) -> Iterator[tuple[str, int, int]]:

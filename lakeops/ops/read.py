@@ -26,8 +26,6 @@ from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, at_ref, public, watched
 from lakeops.ranges.metarange import SortedPaths
 from lakeops.ranges.read import PATH, EntryCursor
-from lakeops.ranges.rewrite import apply_changes
-from lakeops.ranges.validation import ABSOLUTE, joined
 from lakeops.store import layout, recorded
 from lakeops.store.base import ObjectStore
 from lakeops.store.listing import present
@@ -36,6 +34,8 @@ from lakeops.store.open import AddressPolicy
 
 def full(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
     """Stored addresses as full URLs."""
+    from lakeops.ranges.validation import ABSOLUTE, joined  # late: one object is found without
+
     if pc.all(pc.starts_with(addresses, layout.DATA)).as_py():
         return joined(namespace, addresses)
     return pc.if_else(pc.match_substring_regex(addresses, ABSOLUTE), addresses, joined(namespace, addresses))
@@ -78,6 +78,8 @@ def with_staged(committed: Iterable[pa.Table], staged: pa.Table) -> Iterator[pa.
 
 
 def _lay_staged_over(rows: pa.Table, staged: pa.Table) -> Iterator[pa.Table]:
+    from lakeops.ranges.rewrite import apply_changes  # late: one object is found without
+
     table = apply_changes(rows, staged).table if staged.num_rows else rows
     if table.num_rows:
         yield table.select(ENTRY_SCHEMA.names)

@@ -20,15 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from lakeops.model.errors import (
-    CatalogError,
-    InvalidInput,
-    LakeopsError,
-    PreconditionFailed,
-    RefNotFound,
-    RepositoryNotFound,
-    out_of_resources,
-)
+from lakeops.model import errors
 from lakeops.web.page import HEADERS, Problem, Site, address, render
 from lakeops.web.pages import ROUTES, Pages
 
@@ -67,14 +59,14 @@ def answer(
             pages = Pages(site, lake, path, request.query_params)
             try:
                 made = view(pages)
-            except (RefNotFound, InvalidInput):
+            except (errors.RefNotFound, errors.InvalidInput):
                 deleted = pages.deleted()
                 if deleted is None:
                     raise
                 made = deleted
     except Exception as fault:
-        error = out_of_resources(fault) or fault
-        if not isinstance(error, LakeopsError):
+        error = errors.out_of_resources(fault) or fault
+        if not isinstance(error, errors.LakeopsError):
             raise
         problem, link = Problem.of(error), _way_back(request, site, error, opened=opened)
         return failure(site, problem.status, error.message, problem.advice, link)
@@ -83,11 +75,11 @@ def answer(
     return made if isinstance(made, Response) else page(made)
 
 
-def _way_back(request: Request, site: Site, error: LakeopsError, *, opened: bool) -> tuple[str, str] | None:
-    if not opened or isinstance(error, CatalogError):
+def _way_back(request: Request, site: Site, error: errors.LakeopsError, *, opened: bool) -> tuple[str, str] | None:
+    if not opened or isinstance(error, errors.CatalogError):
         return None if site.home is None else ("To all lakes", site.home)
     name = str(request.path_params.get("repository", ""))
-    if not name or isinstance(error, RepositoryNotFound) or request.scope["path"].endswith(f"/{name}"):
+    if not name or isinstance(error, errors.RepositoryNotFound) or request.scope["path"].endswith(f"/{name}"):
         return None
     return f"To the branches of {name}", address(site.root, name)
 
@@ -160,7 +152,7 @@ def listening(port: int) -> tuple[socket.socket, str]:
     try:
         found = socket.create_server(("127.0.0.1", port))  # it listens, so whoever reads the address can ask at once
     except OSError as error:
-        raise PreconditionFailed(
+        raise errors.PreconditionFailed(
             f"port {port} of 127.0.0.1 cannot be taken ({error.strerror}); name another one with --port"
         ) from None
     return found, f"http://127.0.0.1:{found.getsockname()[1]}/"

@@ -22,7 +22,6 @@ from lakeops.store.foreign import MAGIC, PAGE_BYTES, PAGE_SECONDS, first_rows
 from lakeops.web.page import Page, Problem
 
 if TYPE_CHECKING:
-    from lakeops.lake import Repository
     from lakeops.lake.repository import Readable
 
 MOST_BYTES = 64 * 1024
@@ -197,7 +196,11 @@ class ObjectPages(Page):
         """Show the attributes and the preview of an object before and after a change."""
         repository = self._repository
         path = self._query_value("path")
-        sides = [_side_at(repository, self._query_value(name), path) for name in ("before", "after")]
+        sides = []
+        for ref in map(self._query_value, ("before", "after")):
+            at = repository.ref(ref) if ref else None
+            entry = at.find(path) if at else None
+            sides.append(Side(ref, entry, *(_previewed(at, entry) if at and entry else ())))
         if all(side.entry is None for side in sides):
             raise ObjectNotFound(f"there is no object at {excerpt(path)}, neither before nor after")
         kinds = [dict(side.shown.schema) if side.shown else {} for side in sides]
@@ -208,12 +211,6 @@ class ObjectPages(Page):
         given: dict[str, Any] = {"crumbs": [("Compare", compared), (_name(path), None)], "sides": sides}
         given |= {"columns": columns, "altered": altered}
         return self._of_repository("change.html", _name(path), tab="compare", **given)
-
-
-def _side_at(repository: Repository, ref: str, path: str) -> Side:
-    at = repository.ref(ref) if ref else None
-    entry = at and at.find(path)
-    return Side(ref, None) if not at or not entry else Side(ref, entry, *_previewed(at, entry))
 
 
 def _previewed(at: Readable, entry: Entry) -> tuple[ObjectPreview | None, str | None]:

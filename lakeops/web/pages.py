@@ -6,8 +6,10 @@ ended. What was computed from commits, which never change, is cached by their id
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from threading import Lock
@@ -62,6 +64,7 @@ OFFERED = 100
 """Branches, and tags, that a field suggests."""
 RECORDS = 100
 """Records of a log, marks or refs of a mirror on a page."""
+_NUMBER = "[0-9]{1,18}"
 FREED = {MarkState.SWEPT, MarkState.SWEEPING, MarkState.INCOMPLETE}
 
 
@@ -176,8 +179,15 @@ class Pages(ObjectPages):
     def search(self) -> str:
         """Search refs and commits by name, and commits by message."""
         repository, q = self._repository, check_asked(self._query_value("q").strip(), "what is searched for")
-        catalog, below = self._lake.catalog, self._below()
-        exact = None if below or not q else _resolved(repository, q)
+        catalog, place = (
+            self._lake.catalog,
+            self._place("below", f"-({COMMIT_ID.pattern})", "a generation and a commit id"),
+        )
+        below = None if place is None else (int(place[0]), place[1])
+        exact = None
+        if q and not below:
+            with suppress(LakeopsError):
+                exact = repository.ref(q).commit
         both = (catalog.refs.branches, catalog.refs.tags)
         branches, tags = ([] if below or not q else refs(repository.id, prefix=q, limit=NAMED + 1) for refs in both)
         look = partial(catalog.audit.search_messages, repository.id, q, below=below)
@@ -186,15 +196,6 @@ class Pages(ObjectPages):
         named = {"exact": exact, "branches": branches, "tags": tags, "named": NAMED}
         given: Values = {**named, "q": q, "found": found, "below": below, "searched": SEARCHED, "next_below": more}
         return self._of_repository("search.html", "Search", tab="search", **given)
-
-    def _below(self) -> tuple[int, str] | None:
-        asked = self._query_value("below")
-        if not asked:
-            return None
-        generation, _, commit_id = asked.partition("-")
-        if not (generation.isdecimal() and len(generation) <= 18 and COMMIT_ID.fullmatch(commit_id)):
-            raise InvalidInput("the place in the search is a generation and a commit id")
-        return int(generation), commit_id
 
     def branches(self) -> str:
         """List the branches with their distances from the default branch."""
@@ -323,9 +324,10 @@ class Pages(ObjectPages):
         """Show the audit: who changed what, in all repositories or in one."""
         name = self._path.get("repository")
         actor = self._query_value("actor")
-        place: Any = self._place(2, "the place in the audit is a time and a number")
+        place = self._place("before", f"-({_NUMBER})", "a time and a number")
+        below: Any = place and tuple(map(int, place))
         repository = None if name is None else self._lake.repository(name)
-        records = self._lake.catalog.audit.page(name, actor=actor or None, below=place, limit=RECORDS + 1)
+        records = self._lake.catalog.audit.page(name, actor=actor or None, below=below, limit=RECORDS + 1)
         last = records[RECORDS - 1] if len(records) > RECORDS else None
         more = None if last is None else f"{last.at}-{last.sequence}"
         values: Values = {"records": records[:RECORDS], "next_before": more, "actor": actor}
@@ -333,20 +335,20 @@ class Pages(ObjectPages):
             return self._page("audit.html", "Audit", crumbs=[("Audit", None)], repository=None, **values)
         return self._of_repository("audit.html", "Audit", tab="audit", **values)
 
-    def _place(self, length: int, rule: str) -> tuple[int, ...] | None:
-        parts = self._query_value("before").split("-")
-        if parts == [""]:
-            return None
-        if len(parts) != length or not all(part.isdecimal() and len(part) <= 18 for part in parts):
-            raise InvalidInput(rule)
-        return tuple(map(int, parts))
+    def _place(self, name: str, rest: str, rule: str) -> tuple[str, ...] | None:
+        """The place where a page of a list begins: a number and the ``rest``, a pattern. Raises ``InvalidInput``."""
+        asked = self._query_value(name)
+        found = re.fullmatch(f"({_NUMBER}){rest}", asked)
+        if asked and found is None:
+            raise InvalidInput(f"{name!r} in the address, the place where the page begins, is {rule}")
+        return found and found.groups()
 
     def moves(self) -> str:
         """Show the reflog, of all refs or of one."""
         repository = self._repository
         ref = self._query_value("of")
-        place = self._place(1, "the place in the reflog is a number")
-        below = None if place is None else place[0]
+        place = self._place("before", "", "a number")
+        below = None if place is None else int(place[0])
         found = self._lake.catalog.refs.reflog(repository.id, ref or None, below=below, limit=RECORDS + 1)
         more = found[RECORDS - 1].sequence if len(found) > RECORDS else None
         given: Values = {"records": found[:RECORDS], "next_before": more, "of": ref}
@@ -426,10 +428,3 @@ def _problem(repository: Repository) -> str:
     except LakeopsError as error:
         return error.message
     return f"its last commit is {head.id[:12]} now; look again"
-
-
-def _resolved(repository: Repository, ref: str) -> Commit | None:
-    try:
-        return repository.ref(ref).commit
-    except LakeopsError:
-        return None

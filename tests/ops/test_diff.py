@@ -11,7 +11,7 @@ from support.budget import examples
 from support.scenes import table
 
 from lakeops import Lake, Repository, Settings, Split
-from lakeops.ops.diff import Counts
+from lakeops.model.records import Counts
 from lakeops.testing import Faults, open_faulty
 
 PATHS = ("a", "b", "a-b", "ab", "x/y", "x/z", "x-y/z", "q/1/2", "q/1/3", "q/9", "q", "zz/é", "zz/f", "zz/g/h/i")
@@ -38,8 +38,7 @@ def counted(changes, prefix, folders):
         name = change.path[: change.path.find("/", len(prefix)) + 1] or change.path
         mine = found.setdefault(name, Counts()) if name in found or len(found) < folders else others
         for one in (everything, mine):
-            one.by_kind[change.type] += 1
-            one.bytes += change.size_bytes
+            one.count(change)
     return everything, found, others
 
 

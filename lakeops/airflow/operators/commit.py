@@ -6,23 +6,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
-from lakeops.airflow import idempotent
+from lakeops.airflow import idempotent, task
 from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.previews import DiffSummary, ImportOutcome, MergeOutcome, require_shown
-from lakeops.airflow.task import (
-    LakeopsBranchLink,
-    LakeopsBranchOperator,
-    LakeopsCommitLink,
-    LakeopsDiffLink,
-    LakeopsOperator,
-    LineageDataset,
-    number,
-)
+from lakeops.airflow.task import LakeopsBranchOperator, LakeopsOperator
 from lakeops.model.errors import CommitExpired, InvalidInput, NoChanges, RefNotFound
 from lakeops.model.names import as_folder
 from lakeops.model.protection import APPROVAL, PASSED
@@ -31,6 +23,9 @@ if TYPE_CHECKING:
     from lakeops.airflow.idempotent import TaskRun
     from lakeops.lake import Branch, Repository
     from lakeops.model.records import Change, Commit, StrategyName, TablesMode
+
+Verb: TypeAlias = "tuple[str, Callable[..., Commit], Callable[..., Iterable[Change]]]"
+"""The name of a verb that takes a commit and a parent number, the verb, and what gives the changes that it makes."""
 
 OnEmpty = Literal["succeed", "skip", "fail"]
 """The end of a task that finds nothing to change."""
@@ -54,7 +49,7 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
     """
 
     template_fields: Any = (*LakeopsBranchOperator.template_fields, "message", "metadata")
-    operator_extra_links: Any = (LakeopsCommitLink(), LakeopsBranchLink())
+    operator_extra_links: Any = (task.LakeopsCommitLink(), task.LakeopsBranchLink())
     announces = True
     choices: ClassVar[tuple[str, ...]] = get_args(OnEmpty)
     prefix: str = ""
@@ -89,7 +84,7 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
         else:
             self.log.info("Commit %s is on lakefs://%s/%s", commit.id, repository.id, branch.id)
         self.link(repository, "commit", "commit", commit.id)
-        self.written = (LineageDataset.of(repository, branch.id, self.prefix, version=commit.id),)
+        self.written = (task.LineageDataset.of(repository, branch.id, self.prefix, version=commit.id),)
         record = commit.to_json()
         if run.made(commit.metadata):  # a task that found nothing to change has somebody else's commit
             self.published = (branch.id, record)
@@ -146,27 +141,20 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
         self.shown = shown
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
-        return self.replay(repository, branch, run, idempotent.revert, branch.revert_changes)
-
-    def replay(
-        self,
-        repository: Repository,
-        branch: Branch,
-        run: TaskRun,
-        verb: Callable[..., Commit],
-        changes: Callable[..., Iterable[Change]],
-    ) -> Commit:
-        """Do a verb with the commit, unless its ``changes`` to the branch are others than those that were shown."""
-        wanted = (self.ref, number("parent_number", self.parent_number))
-        self.read = (LineageDataset.of(repository, self.ref),)
+        verb, do, changes = self.verb(repository, branch)
+        wanted = (self.ref, task.number("parent_number", self.parent_number))
+        self.read = (task.LineageDataset.of(repository, self.ref),)
 
         def on_head(_: str) -> None:
             if self.shown:
-                what = f"{verb.__name__.replace('_', '-')} of {self.ref!r}"
-                require_shown(DiffSummary.of(changes(*wanted)).digest, self.shown, what)
+                require_shown(DiffSummary.of(changes(*wanted)).digest, self.shown, f"{verb} of {self.ref!r}")
 
-        described: dict[str, Any] = {"message": self.message or None, "metadata": self.metadata}
-        return verb(repository, branch, run, *wanted, on_head=on_head, **described)
+        described: dict[str, Any] = {"message": self.message or None, "metadata": self.metadata, "on_head": on_head}
+        return idempotent.replay(repository, branch, run, verb, do, *wanted, **described)
+
+    def verb(self, repository: Repository, branch: Branch) -> Verb:
+        """What is done with the commit and its parent number."""
+        return "revert", branch.revert, branch.revert_changes
 
 
 class LakeopsCherryPickOperator(LakeopsRevertOperator):
@@ -177,11 +165,11 @@ class LakeopsCherryPickOperator(LakeopsRevertOperator):
         parent_number: for a merge commit: the number of the parent that its changes are taken against, from 1.
     """
 
-    def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
-        def changes(ref: str, parent: int | None) -> Iterable[Change]:
-            return repository.cherry_pick_changes(ref, branch.id, parent)
+    def verb(self, repository: Repository, branch: Branch) -> Verb:
+        def do(ref: str, parent: int | None, **options: Any) -> Commit:
+            return repository.cherry_pick(ref, branch.id, parent, **options)
 
-        return self.replay(repository, branch, run, idempotent.cherry_pick, changes)
+        return "cherry-pick", do, lambda ref, parent: repository.cherry_pick_changes(ref, branch.id, parent)
 
 
 class LakeopsImportOperator(LakeopsPublishOperator):
@@ -221,7 +209,7 @@ class LakeopsImportOperator(LakeopsPublishOperator):
         self.inventory = inventory
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
-        self.read = (LineageDataset.outside(self.source),)
+        self.read = (task.LineageDataset.outside(self.source),)
 
         def on_head(head: str) -> None:
             if self.shown:
@@ -278,7 +266,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         "shown",
         "despite_checks",
     )
-    operator_extra_links: Any = (LakeopsCommitLink(), LakeopsBranchLink(), LakeopsDiffLink())
+    operator_extra_links: Any = (task.LakeopsCommitLink(), task.LakeopsBranchLink(), task.LakeopsDiffLink())
     announces = True
 
     def __init__(
@@ -355,6 +343,6 @@ class LakeopsMergeOperator(LakeopsOperator):
         self.link(repository, "diff", "diff", left=f"{made}^1", right=made, two_way="true")
         merged = repository.ref(made).commit
         self.published = (into, merged.to_json())
-        self.read = (LineageDataset.of(repository, self.source, version=merged.parents[1]),)
-        self.written = (LineageDataset.of(repository, into, version=made),)
+        self.read = (task.LineageDataset.of(repository, self.source, version=merged.parents[1]),)
+        self.written = (task.LineageDataset.of(repository, into, version=made),)
         return result.to_json()

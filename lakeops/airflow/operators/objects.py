@@ -6,15 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from lakeops.airflow import task
 from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.previews import LISTED, DiffSummary
-from lakeops.airflow.task import (
-    LakeopsBranchOperator,
-    LakeopsCommitLink,
-    LakeopsDiffLink,
-    LakeopsOperator,
-    LineageDataset,
-)
+from lakeops.airflow.task import LakeopsBranchOperator, LakeopsOperator
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound
 from lakeops.model.names import as_folder, check_path, is_table_file, table_format
 from lakeops.model.sanitising import safe
@@ -83,8 +78,8 @@ class LakeopsUploadOperator(LakeopsBranchOperator):
         size = sum(entry.size_bytes for entry in entries)
         self.log.info("Staged %d objects, %d bytes, on lakefs://%s/%s", len(entries), size, repository.id, branch.id)
         paths = [entry.path for entry in entries[:LISTED]]
-        self.read = () if self.source is None else (LineageDataset("file", self.source),)
-        self.written = (LineageDataset(f"lakefs://{repository.id}", f"{branch.id}/{self.path}".rstrip("/")),)
+        self.read = () if self.source is None else (task.LineageDataset("file", self.source),)
+        self.written = (task.LineageDataset(f"lakefs://{repository.id}", f"{branch.id}/{self.path}".rstrip("/")),)
         return {"branch": branch.id, "objects": len(entries), "bytes": size, "paths": paths}
 
 
@@ -150,7 +145,7 @@ class LakeopsDiffOperator(LakeopsOperator):
     """
 
     template_fields: Any = (*LakeopsOperator.template_fields, "right", "left", "prefix")
-    operator_extra_links: Any = (LakeopsDiffLink(),)
+    operator_extra_links: Any = (task.LakeopsDiffLink(),)
 
     def __init__(
         self,
@@ -180,7 +175,9 @@ class LakeopsDiffOperator(LakeopsOperator):
             changes = compare(self.left, self.right, prefix=self.prefix)
         tally = DiffSummary.of(changes, self.max_changes)
         self.log.info("%s", tally)
-        self.read = tuple(LineageDataset.of(repository, ref, self.prefix) for ref in (self.left, self.right) if ref)
+        self.read = tuple(
+            task.LineageDataset.of(repository, ref, self.prefix) for ref in (self.left, self.right) if ref
+        )
         return tally.to_json()
 
 
@@ -198,7 +195,7 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
 
     template_fields: Any = (*LakeopsOperator.template_fields, "ref", "sql", "tables")
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql"}
-    operator_extra_links: Any = (LakeopsCommitLink(),)
+    operator_extra_links: Any = (task.LakeopsCommitLink(),)
 
     def __init__(self, *, ref: str, sql: str, tables: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -8,7 +8,6 @@ same time and again: see ``lakeops.ops.mirror.sync``.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
@@ -256,12 +255,10 @@ class LakeopsFsckOperator(LakeopsOperator):
         """The findings, counted. Raises ``LakeopsFailure`` when they are bad enough."""
         from lakeops.ops.fsck.findings import Severity
 
-        severities: Counter[Severity] = Counter()
         first: list[Finding] = []
         data = truth("data", self.data)
         check = lake.repository(name).fsck(data=data)
         for finding in check:
-            severities[finding.severity] += 1
             levels = {Severity.ERROR: self.log.error, Severity.WARNING: self.log.warning}
             level = levels.get(finding.severity, self.log.info)
             level("%s %s: %s; %s", finding.kind, safe(finding.where), safe(finding.message), finding.advice)
@@ -270,18 +267,13 @@ class LakeopsFsckOperator(LakeopsOperator):
         check.note()
         looked_at = f"{check.looked_at() or 'nothing'}, {'with' if data else 'without'} the contents of objects"
         self.log.info("Checked lakefs://%s: %s", name, looked_at)
-        record = {
-            "ok": not severities[Severity.ERROR],
-            "severities": {severity.value: severities[severity] for severity in Severity},
-            "checked": dict(check.checked),
-            "findings": [finding.to_json() for finding in first],
-        }
+        record = {"ok": not check.errors, **check.counts(), "findings": [finding.to_json() for finding in first]}
         failing = {"error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WARNING), "never": ()}[self.fail_on]
-        bad = [severity for severity in failing if severities[severity]]
+        bad = [severity for severity in failing if check.severities[severity]]
         if bad:
             context["ti"].xcom_push(key="findings", value=record["findings"])
             worst = next((finding for finding in first if finding.severity in bad), None)
-            counts = ", ".join(counted(severities[severity], severity.value) for severity in bad)
+            counts = ", ".join(counted(check.severities[severity], severity.value) for severity in bad)
             if worst is not None:
                 counts += f"; {worst.kind} {safe(worst.where)}: {safe(worst.message)}; {worst.advice}"
             raise LakeopsFailure(f"fsck of lakefs://{name} (checked {looked_at}) found {counts}")

@@ -273,15 +273,20 @@ class Fsck(Iterator[Finding]):
         """The counts of what was looked at so far, in words."""
         return ", ".join(counted(self.checked[key], noun) for key, noun in _NOUNS.items() if self.checked[key])
 
+    @property
+    def errors(self) -> int:
+        """The number of findings of damage, so far."""
+        return self.severities[Severity.ERROR]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """The numbers of findings by their severity, and of what was looked at, so far."""
+        found = {severity.value: self.severities[severity] for severity in Severity}
+        return {"severities": found, "checked": dict(self.checked)}
+
     def note(self) -> bool:
         """Leave on record what was found, as the last fsck of the repository; False where that cannot be written."""
         worst = [finding.to_json() for severity in Severity for finding in self._worst[severity]][:NOTED]
-        found = {
-            "severities": {severity.value: self.severities[severity] for severity in Severity},
-            "checked": dict(self.checked),
-            "findings": worst,
-            "data": self._data,
-        }
+        found = {**self.counts(), "findings": worst, "data": self._data}
         try:
             self._ctx.catalog.audit.add_report(self._ctx.repository_id, ReportKind.FSCK, found, actor=self._ctx.actor)
         except LakeopsError:  # a login that may only read, say: what was found is told all the same

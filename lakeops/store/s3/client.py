@@ -14,14 +14,13 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 from xml.etree import ElementTree as ET
 
 import botocore.exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
-from botocore.utils import parse_timestamp
 from urllib3.exceptions import HTTPError
 
 from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, ObjectNotFound, StoreError, StoreUnavailable
@@ -242,11 +241,13 @@ def xml_part(name: str) -> str:
 
 def moment(value: str) -> datetime:
     """A time in an answer. botocore's own parser takes most of the time of a listing. This one knows its spelling."""
-    try:
+    with suppress(ValueError):
         found = datetime.fromisoformat(value)
-    except ValueError:
-        return parse_timestamp(value)
-    return found if found.tzinfo is not None else parse_timestamp(value)
+        if found.tzinfo is not None:
+            return found
+    from botocore.utils import parse_timestamp  # late: it brings urllib3, which obstore's requests do without
+
+    return parse_timestamp(value)
 
 
 def take_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
