@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import TypeVar
 
 import pyarrow as pa
@@ -126,6 +126,11 @@ class LocalEngine(Engine):
         self, work: Callable[[T, ObjectStore], R], tasks: Iterator[tuple[T, int]], store: ObjectStore
     ) -> Iterator[tuple[int, R]]:
         """The result of each task, as they finish. See ``Engine.run``."""
+        first = list(islice(tasks, 2))
+        if len(first) < 2:  # a thread for one task would take as long as half a range
+            yield from ((number, work(task, store)) for task, number in first)
+            return
+        tasks = chain(first, tasks)
         threads = max(self.threads, IN_FLIGHT) if store.remote else self.threads  # far tasks wait for answers
         with ThreadPoolExecutor(threads, thread_name_prefix="engine") as pool:
             running: dict[Future[R], int] = {}
@@ -144,6 +149,8 @@ class LocalEngine(Engine):
         """Enough tasks to keep every thread busy to the end, and none so large that progress stalls.
 
         Where a task asks for one piece after the other there are as many tasks as a far store is asked at once.
+        Elsewhere a task has two pieces at least, which take less together than each by itself.
         """
         tasks = self.threads * _TASKS_PER_THREAD
-        return max(1, min(_MOST_IN_A_TASK, -(-items // (tasks if at_once else max(tasks, IN_FLIGHT)))))
+        least, tasks = (2, tasks) if at_once else (1, max(tasks, IN_FLIGHT))
+        return max(least, min(_MOST_IN_A_TASK, -(-items // tasks)))

@@ -36,10 +36,9 @@ _log = logging.getLogger(__name__)
 LOOKAHEAD = 4
 """Untouched ranges that a segment brings along. Nearly every edit re-synchronises within one."""
 
-FEWEST_RANGES = 8
-"""Ranges that a commit rewrites: fewer are as quick to compare as a list is to read."""
-MOST_OF_RANGE = 100
-"""Changes that a list is made of for each range that is rewritten: with more of them ranges are as quick to compare."""
+FEW_CHANGES, MOST_OF_RANGE = 1_000, 100
+"""Changes that a list has at most, of all and for each range that is rewritten: one of the two is enough. With more of
+them ranges are as quick to compare as a list is to read."""
 
 
 def plan(
@@ -61,8 +60,8 @@ def plan(
         touched, counts = np.zeros(1, np.int64), np.array([changes.num_rows])
     else:
         touched, counts = np.unique(base.route(changes.column("path")), return_counts=True)
-    scattered = len(touched) >= FEWEST_RANGES and changes.num_rows <= MOST_OF_RANGE * len(touched)
-    listing = (listing or scattered) and changes.num_rows <= MOST_CHANGES
+    few = len(base) and changes.num_rows <= max(FEW_CHANGES, MOST_OF_RANGE * len(touched))
+    listing = bool(listing or few) and changes.num_rows <= MOST_CHANGES
     return ApplyPlan(base, changes, touched, counts, split, attempt, reuse, listing)
 
 

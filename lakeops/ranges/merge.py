@@ -84,7 +84,8 @@ def plan_merge(
     ranges = sum(map(len, (*merged.rest, *merged.taken)))
     place = engine and engine.for_work(ranges * RANGE_SECONDS)
     if place is None or place.in_process or merged.rest[1].delta is not None:
-        plans = [_walked(MergeWalk(reader, *merged.rest, merged.dest, strategy, ours=merged.ours))]
+        walk = MergeWalk(reader, *merged.rest, merged.dest, strategy, ours=merged.ours)
+        plans = [_NOTHING if merged.complete else _walked(walk)]
         counted = summary(reader, *merged.taken)
     else:
         near = merged.dest.only(np.flatnonzero(np.logical_or(*map(merged.dest.meets, merged.rest))))

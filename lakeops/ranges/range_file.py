@@ -35,10 +35,11 @@ from lakeops.ranges.metarange import (
     DeltaRows,
     Metarange,
     RangeRow,
+    described_leaf,
     in_leaves,
-    leaf_row,
     range_id,
     root_flaw,
+    root_row,
 )
 from lakeops.store.base import ObjectStore
 from lakeops.store.in_flight import in_flight
@@ -322,11 +323,13 @@ class MetarangeFile:
 def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> MetarangeFile:
     """Write a metarange. Returns what the commit keeps of it. ``attempt`` is fresh for every try.
 
-    A large one is a root and leaves, of which those that are in no file yet are written.
+    A large one is a root and leaves, of which those that are in no file yet are written. On a local disk a second file
+    costs less than to decode more ranges, so leaves begin at fewer ranges there.
     """
+    most = sizes.MOST_INLINE if store.remote else sizes.MOST_INLINE_NEAR
     attachment = None if metarange.delta is None else encode_delta(metarange.delta, len(metarange))
     file = attempt_file(metarange.id, attempt)
-    table = metarange.table if len(metarange) <= sizes.MOST_INLINE else _write_leaves(store, metarange, attempt)
+    table = metarange.table if len(metarange) <= most else _write_leaves(store, metarange, attempt)
     return MetarangeFile(metarange.id, file, _put(store, metarange_key(file), encode_metarange(table, attachment)))
 
 
@@ -336,7 +339,7 @@ def _write_leaves(store: ObjectStore, metarange: Metarange, attempt: str) -> pa.
     def write(row: RangeRow) -> pa.Table:
         leaf = leaves.fresh[row.id]
         data, file = encode_metarange(leaf.table), attempt_file(row.id.hex(), attempt)
-        return leaf_row(leaf, file, len(data), bytes.fromhex(_put(store, range_key(file), data)))
+        return root_row(leaf, described_leaf(leaf, file, len(data), bytes.fromhex(_put(store, range_key(file), data))))
 
     table = leaves.root.table
     new = np.flatnonzero(to_numpy(pc.equal(table.column("file"), text(""))))
@@ -352,7 +355,7 @@ def fetch_leaf(store: ObjectStore, row: RangeRow) -> Metarange:
     """The leaf that a row of a root names. Raises ``Corrupted`` or ``ObjectNotFound``, naming it."""
     leaf = decode_metarange(fetch(store, row.key, row.file_digest, row.file_bytes), row.key)
     told = row.file, row.file_bytes, row.file_digest
-    if leaf.table.schema == METARANGE_SCHEMA and len(leaf) and RangeRow.all_of(leaf_row(leaf, *told)) == [row]:
+    if leaf.table.schema == METARANGE_SCHEMA and len(leaf) and described_leaf(leaf, *told) == row:
         return leaf
     raise Corrupted(f"{row.key} holds another leaf than its metarange says; run `lakeops fsck` to see what is affected")
 
@@ -401,7 +404,7 @@ def decode_metarange(data: bytes, key: str) -> Metarange:
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
     listed = data[first:end]
-    return Metarange(table, Delta(since, partial(_decode_delta, listed, removed, key), len(listed)))
+    return Metarange(table, Delta(since, partial(_decode_delta, listed, removed, key), (removed, listed)))
 
 
 def encode_rows(table: pa.Table) -> bytes:
@@ -413,12 +416,14 @@ def encode_rows(table: pa.Table) -> bytes:
 
 def encode_delta(delta: Delta, ranges: int) -> Attachment | None:
     """The list of changes of a metarange of so many ranges. None where it would take too much there."""
-    rows = pa.concat_tables(delta.rows)
-    if rows.num_rows > 2 * MOST_CHANGES:
-        return None
-    data = encode_rows(rows)
+    removed, data = delta.encoded
+    if not data:
+        rows = pa.concat_tables(delta.rows)
+        if rows.num_rows > 2 * MOST_CHANGES:
+            return None
+        removed, data = delta.rows[0].num_rows, encode_rows(rows)
     most = _FREE + _FREE_OF_RANGE * ranges
-    return None if len(data) > most else Attachment(f"{delta.since} {delta.rows[0].num_rows}", data)
+    return None if len(data) > most else Attachment(f"{delta.since} {removed}", data)
 
 
 def _decode_delta(data: bytes, removed: int, key: str) -> DeltaRows:

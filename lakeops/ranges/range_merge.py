@@ -61,8 +61,12 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
         taken = with_delta_of(delta, base.only(old.rows), source.only(new.rows))
         return RangeMerge(source, taken, nothing, delta)
     at, fits = _places(old, new, base, source, dest)
-    taken = with_delta_of(delta, base.only(old.only(fits).rows), source.only(new.only(fits).rows))
-    rest = with_delta_of(delta, base.only(old.only(~fits).rows), source.only(new.only(~fits).rows))
+    taken, rest = (base.only(old.only(fits).rows), source.only(new.only(fits).rows)), nothing
+    if not fits.all():
+        rest = with_delta_of(delta, base.only(old.only(~fits).rows), source.only(new.only(~fits).rows))
+        taken = with_delta_of(delta, *taken)
+    elif delta is not None:
+        taken = taken[0], taken[1].with_delta(delta.about(taken[0].id))
     if not fits.any():
         return RangeMerge(dest, nothing, rest, unchanged, ours)
     replaced, runs = _Runs(at, at + old.sizes).only(fits), new.only(fits)
@@ -71,7 +75,7 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
     pieces: list[Piece] = [(dest, start, stop) for start, stop in zip(*kept, strict=True)]
     put = [(source, start, stop) for start, stop in zip(runs.starts.tolist(), runs.stops.tolist(), strict=True)]
     changes = taken[1].delta
-    exchanged = None if changes is None else Delta(dest.id, lambda: changes.rows)
+    exchanged = None if changes is None else changes.about(dest.id)
     outcome = joined(chain.from_iterable(zip(pieces, [*put, (source, 0, 0)], strict=True))).with_delta(exchanged)
     return RangeMerge(outcome, taken, rest, exchanged, ours)
 
@@ -148,11 +152,12 @@ def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Me
     begins = _paths(source, "first_path", new.starts, new.sizes)
     ends = _paths(source, "last_path", new.stops - 1, new.sizes)
     added = old.sizes == 0
-    at[added] = dest.search(begins.filter(from_numpy(added)))
-    # A last range ends where the paths end. It ends by the rule too if the source has others behind it.
-    last = _positions(dest, np.arange(max(0, len(dest) - 1), len(dest)), source)
-    followed = bool(len(last)) and 0 <= last[0] < len(source) - 1
-    fits[added] = (at[added] < len(dest)) | followed
+    if added.any():
+        at[added] = dest.search(begins.filter(from_numpy(added)))
+        # A last range ends where the paths end. It ends by the rule too if the source has others behind it.
+        last = _positions(dest, np.arange(max(0, len(dest) - 1), len(dest)), source)
+        followed = bool(len(last)) and 0 <= last[0] < len(source) - 1
+        fits[added] = (at[added] < len(dest)) | followed
     stop = at + old.sizes
     fits &= (new.stops < len(source)) | (new.sizes == 0) | (stop == len(dest))
     fits &= _ascending(_paths(dest, "last_path", at - 1), begins)

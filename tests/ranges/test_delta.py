@@ -27,7 +27,7 @@ from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import ChangeType, Split, Strategy, Summary
 from lakeops.ranges import range_file
-from lakeops.ranges.apply import FEWEST_RANGES, apply
+from lakeops.ranges.apply import apply
 from lakeops.ranges.diff import diff, diff_batches, summary, written
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.merge import apply_plan, plan_merge, preview
@@ -202,19 +202,37 @@ def test_a_merge_by_reference_has_a_list_where_the_source_has_one(store):
     assert plain.onto.delta is None
 
 
-def test_only_commits_that_rewrite_many_ranges_for_few_changes_have_a_list(store, monkeypatch):
+def test_a_merge_that_takes_all_ranges_of_the_source_takes_its_list_as_it_is(store, monkeypatch):
+    base = built(store, BASE)
+    first, *_, last = base.table.column("first_path").to_pylist()
+    source, dest = (changed(store, base, {path: ("1", 1)}) for path in (first, last))
+    monkeypatch.setattr(range_file, "encode_rows", None)
+    store.forget()
+    plan = plan_merge(RangeReader(store), base, source, dest, None)
+    assert (store.read, plan.summary) == ([], Summary(changed=1))
+    merged = reread(store, plan.onto)
+    assert contents(store, merged) == applied(BASE, {first: ("1", 1), last: ("1", 1)})
+    assert merged.delta is not None
+    assert list_flaw(RangeReader(store), merged, dest) is None
+    assert list_flaw(RangeReader(store), merged, base) is None  # it is about the destination alone
+
+
+def test_only_commits_of_few_changes_have_a_list(store, monkeypatch):
     base = built(store, BASE)
     firsts = base.table.column("first_path").to_pylist()
 
-    def lists(paths):
-        return changed(store, base, dict.fromkeys(paths, ("1", 1)), listing=False).delta is not None
+    def lists(paths, before=base):
+        return changed(store, before, dict.fromkeys(paths, ("1", 1)), listing=False).delta is not None
 
-    assert not lists(firsts[: FEWEST_RANGES - 1])
-    assert lists(firsts[:FEWEST_RANGES])
-    for most in ("MOST_CHANGES", "MOST_OF_RANGE"):
-        with monkeypatch.context() as patched:
-            patched.setattr(f"lakeops.ranges.apply.{most}", {"MOST_CHANGES": 9, "MOST_OF_RANGE": 0}[most])
-            assert not lists(firsts[:10])
+    assert lists(firsts[:1])
+    assert lists(firsts[:10])
+    assert not lists(firsts[:1], Metarange.empty())
+    limits = {(9, 1, 20): True, (10, 0, 20): True, (9, 0, 20): False, (9, 1, 9): False}
+    for (few, of_range, most), listed in limits.items():
+        monkeypatch.setattr("lakeops.ranges.apply.FEW_CHANGES", few)
+        monkeypatch.setattr("lakeops.ranges.apply.MOST_OF_RANGE", of_range)
+        monkeypatch.setattr("lakeops.ranges.apply.MOST_CHANGES", most)
+        assert lists(firsts[:10]) == listed, (few, of_range, most)
 
 
 def test_a_list_that_takes_too_much_room_is_left_out(store, monkeypatch):
