@@ -176,8 +176,10 @@ def apply_plan(
     )
     own, delta = applied.metarange.delta, None
     if exchanged is not None and own is not None and own.since == planned.onto.id:  # they have no path in common
-        both = (pa.concat_tables(sides).sort_by("path") for sides in zip(exchanged.rows, own.rows, strict=True))
-        delta = Delta.of(exchanged.since, *both)
+        before, after = (
+            pa.concat_tables(sides).sort_by("path") for sides in zip(exchanged.rows, own.rows, strict=True)
+        )
+        delta = Delta(exchanged.since, lambda: (before, after))
     return replace(applied, metarange=applied.metarange.with_delta(delta), summary=planned.summary)
 
 

@@ -206,8 +206,8 @@ DeltaRows = tuple[pa.Table, pa.Table]
 class Delta:
     """The rows at all paths whose identities differ between two metaranges, as a list.
 
-    A commit that rewrites many ranges for few changes keeps the rows that it changed, and a diff or a merge reads those
-    instead of comparing the ranges. The list is in the metarange file and is verified with it. It is no part of any id.
+    A commit of few changes keeps the rows that it changed, and a diff or a merge reads those instead of comparing the
+    ranges. The list is in the metarange file and is verified with it. It is no part of any id.
 
     ``since`` is the id of the metarange that was changed. ``load`` gives ``rows``, once they are asked for. ``encoded``
     is how many rows were removed or replaced, and the list as a file has it: no bytes where it is in no file yet.
@@ -216,11 +216,6 @@ class Delta:
     since: str
     load: Callable[[], DeltaRows]
     encoded: tuple[int, bytes] = (0, b"")
-
-    @classmethod
-    def of(cls, since: str, before: pa.Table, after: pa.Table) -> Delta:
-        """The delta of these rows, changed in the metarange with the id ``since``."""
-        return cls(since, lambda: (before, after))
 
     @cached_property
     def rows(self) -> DeltaRows:
@@ -510,17 +505,16 @@ class Leaves:
 
     def get(self, numbers: Sequence[int]) -> list[Metarange]:
         """Some of the leaves. They are remembered for whoever goes on in them, until others are asked for."""
-        recent = self._recent
-        missing = [number for number in numbers if number not in recent]
-        if missing:
+        found = dict(self._recent)
+        if missing := [number for number in numbers if number not in found]:
             rows = self.root.at(missing)
             loaded = iter(self.load([row for row in rows if row.id not in self.fresh]))
-            found = {number: self.fresh.get(row.id) or next(loaded) for number, row in zip(missing, rows, strict=True)}
-            for row, (number, leaf) in zip(rows, found.items(), strict=True):
+            for number, row in zip(missing, rows, strict=True):
+                found[number] = leaf = self.fresh.get(row.id) or next(loaded)
                 if len(leaf) != self.starts[number + 1] - self.starts[number]:
                     raise Corrupted(f"{row.key} has {len(leaf)} ranges, not as many as its metarange says")
-            self._recent = recent = {number: found.get(number) or recent[number] for number in numbers}
-        return [recent[number] for number in numbers]
+            self._recent = {number: found[number] for number in numbers}
+        return [found[number] for number in numbers]
 
 
 Piece: TypeAlias = tuple[Metarange, int, int]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -75,6 +75,7 @@ _RANGE: dict[str, Any] = _COMMON | {
     "sorting_columns": [pq.SortingColumn(RANGE_SCHEMA.get_field_index("path"))],
     "write_batch_size": 16_384,  # a range at a time: the same bytes as in smaller batches, with fewer steps
 }
+_LISTED = {name: value for name, value in _RANGE.items() if name != "sorting_columns"}
 _METARANGE: dict[str, Any] = _COMMON | {
     "compression": "ZSTD",
     "compression_level": 1,
@@ -111,8 +112,6 @@ _LISTED_MOST: Final = 8 << 10
 _AT_ONCE: Final = 1 << 30
 """Memory that decoding some rows may take before anybody can look at them."""
 
-MOST_CHANGES = 20_000
-"""Changes that a metarange file has a list of at most."""
 _FREE = 256 << 10
 _FREE_OF_RANGE = 128
 """Bytes of a list: every reader of the commit reads them. A range takes about as many in the metarange."""
@@ -299,10 +298,10 @@ def release_memory(before: int, now: int) -> None:
         pa.default_memory_pool().release_unused()
 
 
-def encode_range(rows: pa.Table) -> bytes:
-    """The Parquet bytes of a range file. ``rows`` has ``RANGE_SCHEMA``, and at least one row."""
+def encode_range(rows: pa.Table, options: dict[str, Any] = _RANGE) -> bytes:
+    """The Parquet bytes of a range file, or of a list. ``rows`` has ``RANGE_SCHEMA``, and at least one row."""
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, RANGE_SCHEMA, **_RANGE) as writer:
+    with pq.ParquetWriter(sink, RANGE_SCHEMA, **options) as writer:
         writer.write_table(rows, row_group_size=rows.num_rows)
         writer.add_key_value_metadata({VERSION_KEY: str(VERSION)})
     return bytes(sink.getvalue())
@@ -323,8 +322,7 @@ class MetarangeFile:
 def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> MetarangeFile:
     """Write a metarange. Returns what the commit keeps of it. ``attempt`` is fresh for every try.
 
-    A large one is a root and leaves, of which those that are in no file yet are written. On a local disk a second file
-    costs less than to decode more ranges, so leaves begin at fewer ranges there.
+    A large one is a root and leaves, of which those that are in no file yet are written.
     """
     most = sizes.MOST_INLINE if store.remote else sizes.MOST_INLINE_NEAR
     attachment = None if metarange.delta is None else encode_delta(metarange.delta, len(metarange))
@@ -360,23 +358,19 @@ def fetch_leaf(store: ObjectStore, row: RangeRow) -> Metarange:
     raise Corrupted(f"{row.key} holds another leaf than its metarange says; run `lakeops fsck` to see what is affected")
 
 
-class Attachment(NamedTuple):
-    """Bytes that a metarange file has before its footer, where readers of Parquet do not look, and a note of them."""
+def encode_metarange(table: pa.Table, attachment: tuple[str, bytes] | None = None) -> bytes:
+    """The Parquet bytes of a metarange file or leaf (``METARANGE_SCHEMA``), or of a root (``LEAF_SCHEMA``).
 
-    note: str
-    data: bytes
-
-
-def encode_metarange(table: pa.Table, attachment: Attachment | None = None) -> bytes:
-    """The Parquet bytes of a metarange file or leaf (``METARANGE_SCHEMA``), or of a root (``LEAF_SCHEMA``)."""
+    An attachment is a note, and bytes that lie before the footer, where readers of Parquet do not look.
+    """
     sink = pa.BufferOutputStream()
     encodings = _ENCODINGS if "ranges" in table.column_names else _RANGES_ENCODINGS
     with pq.ParquetWriter(sink, table.schema, column_encoding=encodings, **_METARANGE) as writer:
         writer.write_table(table, row_group_size=_METARANGE_GROUP)
         if attachment is not None:
             start = sink.tell()
-            sink.write(attachment.data)
-            writer.add_key_value_metadata({CHANGES_KEY: f"{start} {sink.tell()} {attachment.note}"})
+            sink.write(attachment[1])
+            writer.add_key_value_metadata({CHANGES_KEY: f"{start} {sink.tell()} {attachment[0]}"})
     return bytes(sink.getvalue())
 
 
@@ -407,23 +401,13 @@ def decode_metarange(data: bytes, key: str) -> Metarange:
     return Metarange(table, Delta(since, partial(_decode_delta, listed, removed, key), (removed, listed)))
 
 
-def encode_rows(table: pa.Table) -> bytes:
-    """Some rows of ranges as a Parquet file: ``RANGE_SCHEMA``, in any order."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, **{name: value for name, value in _RANGE.items() if name != "sorting_columns"})
-    return bytes(sink.getvalue())
-
-
-def encode_delta(delta: Delta, ranges: int) -> Attachment | None:
+def encode_delta(delta: Delta, ranges: int) -> tuple[str, bytes] | None:
     """The list of changes of a metarange of so many ranges. None where it would take too much there."""
     removed, data = delta.encoded
     if not data:
-        rows = pa.concat_tables(delta.rows)
-        if rows.num_rows > 2 * MOST_CHANGES:
-            return None
-        removed, data = delta.rows[0].num_rows, encode_rows(rows)
+        removed, data = delta.rows[0].num_rows, encode_range(pa.concat_tables(delta.rows), _LISTED)
     most = _FREE + _FREE_OF_RANGE * ranges
-    return None if len(data) > most else Attachment(f"{delta.since} {removed}", data)
+    return None if len(data) > most else (f"{delta.since} {removed}", data)
 
 
 def _decode_delta(data: bytes, removed: int, key: str) -> DeltaRows:

@@ -58,15 +58,12 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
     delta, ours = source.delta_since(base), dest.delta_since(base)
     old, new = _differing_runs(base, source)
     if dest.id == base.id:
-        taken = with_delta_of(delta, base.only(old.rows), source.only(new.rows))
+        taken = with_delta_of(delta, base.only(old.rows), source.only(new.rows), whole=True)
         return RangeMerge(source, taken, nothing, delta)
     at, fits = _places(old, new, base, source, dest)
-    taken, rest = (base.only(old.only(fits).rows), source.only(new.only(fits).rows)), nothing
-    if not fits.all():
-        rest = with_delta_of(delta, base.only(old.only(~fits).rows), source.only(new.only(~fits).rows))
-        taken = with_delta_of(delta, *taken)
-    elif delta is not None:
-        taken = taken[0], taken[1].with_delta(delta.about(taken[0].id))
+    whole = bool(fits.all())
+    taken = with_delta_of(delta, base.only(old.only(fits).rows), source.only(new.only(fits).rows), whole=whole)
+    rest = with_delta_of(delta, base.only(old.only(~fits).rows), source.only(new.only(~fits).rows))
     if not fits.any():
         return RangeMerge(dest, nothing, rest, unchanged, ours)
     replaced, runs = _Runs(at, at + old.sizes).only(fits), new.only(fits)
@@ -80,13 +77,14 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
     return RangeMerge(outcome, taken, rest, exchanged, ours)
 
 
-def with_delta_of(delta: Delta | None, before: Metarange, after: Metarange) -> Sides:
+def with_delta_of(delta: Delta | None, before: Metarange, after: Metarange, *, whole: bool = False) -> Sides:
     """Some ranges of one side and those in their place, with the delta between them where there is one of all ranges.
 
-    The changes of ``delta`` at the paths of these ranges are all that differs between these.
+    The changes of ``delta`` at the paths of these ranges are all that differs between these. ``whole`` says that all of
+    its changes are.
     """
-    if delta is None:
-        return before, after
+    if delta is None or whole:
+        return before, after.with_delta(delta and delta.about(before.id))
 
     def load() -> DeltaRows:
         inside = [(before.holding(side["path"]) >= 0) | (after.holding(side["path"]) >= 0) for side in delta.rows]
