@@ -169,9 +169,9 @@ def test_tasks_are_taken_as_there_is_room(store):
 
     results = LocalEngine(2).run(double, tasks(), store)
     next(results)
-    assert len(taken) <= 3
+    assert len(taken) <= 4  # one is done, two are under way, and one waits
     results.close()
-    assert len(taken) <= 3
+    assert len(taken) <= 4
 
 
 def test_the_first_error_ends_the_run(store):
