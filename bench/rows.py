@@ -105,7 +105,7 @@ _RANGES = Section(
                 lambda lake, n, places=places: lake.diff("main", f"places-{places}"),
                 lambda git, n, places=places: git.diff("main", f"places-{places}"),
                 Goal(ratio),
-                why="a range of 2,800 rows is verified, compared and decoded on each side",
+                why="the list of changes is read with the metarange that has it, or a range on each side is compared",
             )
             for places, ratio in ((1, 2), (10, 4), (100, 4))
         ),
@@ -121,7 +121,7 @@ _RANGES = Section(
             lambda lake, n: lake.merge("clustered-b", "clustered-a"),
             lambda git, n: git.merge("clustered-b", "clustered-a", durable=False),
             Goal(2),
-            why="three metaranges are read, one is written, the summary decodes ranges; git reads a few small trees",
+            why="three metaranges and a list of changes are read, one is written; git reads a few small trees",
         ),
         Row(
             "merge 1k+1k random",

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import TypeVar
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ import pyarrow as pa
 from lakeops.machine import cores
 from lakeops.model.errors import Transient
 from lakeops.store.base import ObjectStore
-from lakeops.store.in_flight import IN_FLIGHT
+from lakeops.store.in_flight import IN_FLIGHT, in_flight
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -125,25 +124,22 @@ class LocalEngine(Engine):
     def perform(
         self, work: Callable[[T, ObjectStore], R], tasks: Iterator[tuple[T, int]], store: ObjectStore
     ) -> Iterator[tuple[int, R]]:
-        """The result of each task, as they finish. See ``Engine.run``."""
+        """The result of each task, in order. See ``Engine.run``."""
+        first = list(islice(tasks, 2))
+        if len(first) < 2:  # a thread for one task would take as long as half a range
+            for task, number in first:
+                yield number, work(task, store)
+            return
+        tasks = chain(first, tasks)
         threads = max(self.threads, IN_FLIGHT) if store.remote else self.threads  # far tasks wait for answers
-        with ThreadPoolExecutor(threads, thread_name_prefix="engine") as pool:
-            running: dict[Future[R], int] = {}
-            try:
-                while True:
-                    for task, number in islice(tasks, threads + 1 - len(running)):
-                        running[pool.submit(work, task, store)] = number
-                    if not running:
-                        return
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        yield running.pop(future), future.result()
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
+        yield from in_flight(lambda task: (task[1], work(task[0], store)), tasks, threads + 1, threads)
 
     def group(self, items: int, *, at_once: bool = False) -> int:
         """Enough tasks to keep every thread busy to the end, and none so large that progress stalls.
 
         Where a task asks for one piece after the other there are as many tasks as a far store is asked at once.
+        Elsewhere a task has two pieces at least, which take less together than each by itself.
         """
         tasks = self.threads * _TASKS_PER_THREAD
-        return max(1, min(_MOST_IN_A_TASK, -(-items // (tasks if at_once else max(tasks, IN_FLIGHT)))))
+        least, tasks = (2, tasks) if at_once else (1, max(tasks, IN_FLIGHT))
+        return max(least, min(_MOST_IN_A_TASK, -(-items // tasks)))

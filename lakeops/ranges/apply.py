@@ -27,7 +27,7 @@ from lakeops.model.records import Progress, Split, Summary, quiet
 from lakeops.ranges.chunker import Chunker, check_ascending, check_split
 from lakeops.ranges.digest import Positions
 from lakeops.ranges.metarange import Delta, Metarange, RangeRow, joined
-from lakeops.ranges.range_file import MOST_CHANGES, RangeWriter, fetch_range
+from lakeops.ranges.range_file import RangeWriter, fetch_range
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import RANGE_SECONDS, Segment, Task, TaskResult, run_task
 
@@ -36,10 +36,9 @@ _log = logging.getLogger(__name__)
 LOOKAHEAD = 4
 """Untouched ranges that a segment brings along. Nearly every edit re-synchronises within one."""
 
-FEWEST_RANGES = 8
-"""Ranges that a commit rewrites: fewer are as quick to compare as a list is to read."""
-MOST_OF_RANGE = 100
-"""Changes that a list is made of for each range that is rewritten: with more of them ranges are as quick to compare."""
+FEW_CHANGES, MOST_OF_RANGE, MOST_CHANGES = 1_000, 100, 20_000
+"""Changes that a list is made of: so many, or so many for each range that is rewritten, but not more than so many. With
+more of them ranges are as quick to compare as a list is to read."""
 
 
 def plan(
@@ -61,8 +60,10 @@ def plan(
         touched, counts = np.zeros(1, np.int64), np.array([changes.num_rows])
     else:
         touched, counts = np.unique(base.route(changes.column("path")), return_counts=True)
-    scattered = len(touched) >= FEWEST_RANGES and changes.num_rows <= MOST_OF_RANGE * len(touched)
-    listing = (listing or scattered) and changes.num_rows <= MOST_CHANGES
+    few = changes.num_rows <= max(FEW_CHANGES, MOST_OF_RANGE * len(touched))
+    if few and len(base) and not listing:  # of two rows a change the list has no more than the ranges
+        listing = 2 * changes.num_rows <= int(pc.sum(base.column("count", touched)).as_py() or 0)
+    listing = listing and changes.num_rows <= MOST_CHANGES
     return ApplyPlan(base, changes, touched, counts, split, attempt, reuse, listing)
 
 
@@ -244,5 +245,5 @@ def apply(
     if metarange.id == base.id:
         metarange = base
     elif len(before) == len(found):
-        metarange = metarange.with_delta(Delta.of(base.id, pa.concat_tables(before), pa.concat_tables(after)))
+        metarange = metarange.with_delta(Delta(base.id, lambda: (pa.concat_tables(before), pa.concat_tables(after))))
     return Applied(metarange, summary)

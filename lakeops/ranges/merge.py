@@ -84,7 +84,8 @@ def plan_merge(
     ranges = sum(map(len, (*merged.rest, *merged.taken)))
     place = engine and engine.for_work(ranges * RANGE_SECONDS)
     if place is None or place.in_process or merged.rest[1].delta is not None:
-        plans = [_walked(MergeWalk(reader, *merged.rest, merged.dest, strategy, ours=merged.ours))]
+        walk = MergeWalk(reader, *merged.rest, merged.dest, strategy, ours=merged.ours)
+        plans = [_NOTHING if merged.complete else _walked(walk)]
         counted = summary(reader, *merged.taken)
     else:
         near = merged.dest.only(np.flatnonzero(np.logical_or(*map(merged.dest.meets, merged.rest))))
@@ -175,8 +176,10 @@ def apply_plan(
     )
     own, delta = applied.metarange.delta, None
     if exchanged is not None and own is not None and own.since == planned.onto.id:  # they have no path in common
-        both = (pa.concat_tables(sides).sort_by("path") for sides in zip(exchanged.rows, own.rows, strict=True))
-        delta = Delta.of(exchanged.since, *both)
+        before, after = (
+            pa.concat_tables(sides).sort_by("path") for sides in zip(exchanged.rows, own.rows, strict=True)
+        )
+        delta = Delta(exchanged.since, lambda: (before, after))
     return replace(applied, metarange=applied.metarange.with_delta(delta), summary=planned.summary)
 
 

@@ -50,8 +50,8 @@ LEAF_SCHEMA = METARANGE_SCHEMA.append(pa.field("ranges", pa.int64(), nullable=Fa
 
 LEAF_RANGES = 256
 """Ranges of a leaf, about; twice as many at most."""
-MOST_INLINE = 4_096
-"""Ranges of a metarange that is one file. A larger one is a root and leaves."""
+MOST_INLINE, MOST_INLINE_NEAR = 4_096, 1_024
+"""Ranges of a metarange that is one file, in a far store and on a local disk. A larger one is a root and leaves."""
 
 ROW_LEAST = DIGEST_BYTES
 """Bytes that a row of a range takes in any file: its digest cannot be compressed."""
@@ -206,27 +206,26 @@ DeltaRows = tuple[pa.Table, pa.Table]
 class Delta:
     """The rows at all paths whose identities differ between two metaranges, as a list.
 
-    A commit that rewrites many ranges for few changes keeps the rows that it changed, and a diff or a merge reads those
-    instead of comparing the ranges. The list is in the metarange file and is verified with it. It is no part of any id.
+    A commit of few changes keeps the rows that it changed, and a diff or a merge reads those instead of comparing the
+    ranges. The list is in the metarange file and is verified with it. It is no part of any id.
 
-    ``since`` is the id of the metarange that was changed. ``load`` gives ``rows``, once they are asked for. ``nbytes``
-    of memory are taken before that.
+    ``since`` is the id of the metarange that was changed. ``load`` gives ``rows``, once they are asked for. ``encoded``
+    is how many rows were removed or replaced, and the list as a file has it: no bytes where it is in no file yet.
     """
 
     since: str
     load: Callable[[], DeltaRows]
-    nbytes: int = 0
-
-    @classmethod
-    def of(cls, since: str, before: pa.Table, after: pa.Table) -> Delta:
-        """The delta of these rows, changed in the metarange with the id ``since``."""
-        return cls(since, lambda: (before, after))
+    encoded: tuple[int, bytes] = (0, b"")
 
     @cached_property
     def rows(self) -> DeltaRows:
         """The rows before and after. Raises ``Corrupted`` where the file does not hold what it should."""
         before, after = self.load()
         return before.combine_chunks(), after.combine_chunks()
+
+    def about(self, since: str) -> Delta:
+        """The changes as those of another metarange, with the id ``since``, in which they are the same."""
+        return Delta(since, lambda: self.rows, self.encoded)
 
     def inverse(self, since: str) -> Delta:
         """The changes that lead back from the metarange with the id ``since``."""
@@ -283,7 +282,7 @@ class Metarange:
     @property
     def nbytes(self) -> int:
         """The bytes of memory that the metarange takes, without its leaves."""
-        return int(self._held.get_total_buffer_size()) + (self.delta.nbytes if self.delta is not None else 0)
+        return int(self._held.get_total_buffer_size()) + (len(self.delta.encoded[1]) if self.delta else 0)
 
     @cached_property
     def count(self) -> int:
@@ -470,10 +469,11 @@ class Metarange:
         if self.leaves is None:
             return self.table, np.arange(len(self))
         numbers = np.arange(len(self.leaves.root)) if numbers is None else numbers
-        tables = [no_rows(METARANGE_SCHEMA), *[one.table for one in self.leaves.get(numbers.tolist())]]
-        starts = self.leaves.starts
-        rows = [np.zeros(0, np.int64), *[np.arange(starts[number], starts[number + 1]) for number in numbers]]
-        return pa.concat_tables(tables), np.concatenate(rows)
+        tables, starts = [one.table for one in self.leaves.get(numbers.tolist())], self.leaves.starts
+        rows = [np.arange(starts[number], starts[number + 1]) for number in numbers]
+        if len(numbers) == 1:
+            return tables[0], rows[0]
+        return pa.concat_tables([no_rows(METARANGE_SCHEMA), *tables]), np.concatenate([np.zeros(0, np.int64), *rows])
 
 
 class Leaves:
@@ -491,7 +491,7 @@ class Leaves:
         self.root = root
         self.load = load
         self.fresh: Mapping[bytes, Metarange] = fresh or {}
-        self._recent: tuple[int, Metarange] | None = None
+        self._recent: dict[int, Metarange] = {}
 
     @cached_property
     def starts(self) -> Positions:
@@ -504,18 +504,17 @@ class Leaves:
         return found
 
     def get(self, numbers: Sequence[int]) -> list[Metarange]:
-        """Some of the leaves. The last one is remembered for whoever goes on in it."""
-        if len(numbers) == 1 and self._recent is not None and self._recent[0] == numbers[0]:
-            return [self._recent[1]]
-        rows = self.root.at(numbers)
-        loaded = iter(self.load([row for row in rows if row.id not in self.fresh]))
-        found = [self.fresh.get(row.id) or next(loaded) for row in rows]
-        for number, row, leaf in zip(numbers, rows, found, strict=True):
-            if len(leaf) != self.starts[number + 1] - self.starts[number]:
-                raise Corrupted(f"{row.key} has {len(leaf)} ranges, not as many as its metarange says")
-        if found:
-            self._recent = numbers[-1], found[-1]
-        return found
+        """Some of the leaves. They are remembered for whoever goes on in them, until others are asked for."""
+        found = dict(self._recent)
+        if missing := [number for number in numbers if number not in found]:
+            rows = self.root.at(missing)
+            loaded = iter(self.load([row for row in rows if row.id not in self.fresh]))
+            for number, row in zip(missing, rows, strict=True):
+                found[number] = leaf = self.fresh.get(row.id) or next(loaded)
+                if len(leaf) != self.starts[number + 1] - self.starts[number]:
+                    raise Corrupted(f"{row.key} has {len(leaf)} ranges, not as many as its metarange says")
+            self._recent = {number: found[number] for number in numbers}
+        return [found[number] for number in numbers]
 
 
 Piece: TypeAlias = tuple[Metarange, int, int]
@@ -587,19 +586,25 @@ class _LeafCutter:
             ends = leaf_ends(ranges.table.column("id"), all_of_them=end)
             for start, stop in pairwise([0, *ends]):
                 leaf = Metarange(ranges.between(start, stop))
-                self.rows.append(leaf_row(leaf))
-                self.fresh[self.rows[-1].column("id")[0].as_py()] = leaf
+                row = described_leaf(leaf)
+                self.rows.append(root_row(leaf, row))
+                self.fresh[row.id] = leaf
             rest = ranges.table.slice(ends[-1] if ends else 0)
             self.open = [rest] if rest.num_rows else []
         return not self.open
 
 
-def leaf_row(leaf: Metarange, file: str = "", file_bytes: int = 0, file_digest: bytes = bytes(32)) -> pa.Table:
-    """The row of a leaf in the root: ``LEAF_SCHEMA``."""
+def described_leaf(leaf: Metarange, file: str = "", file_bytes: int = 0, file_digest: bytes = bytes(32)) -> RangeRow:
+    """What a root says of a leaf, beside the number of its ranges."""
     first, last = leaf.table.column("first_path")[0].as_py(), leaf.table.column("last_path")[-1].as_py()
     key = sha256(_LEAF_TAG + fixed_bytes(in_one(leaf.table.column("id")))).digest()
-    row = RangeRow(key, file, first, last, leaf.count, leaf.size_bytes, file_bytes, file_digest)
-    return Metarange.from_rows([row]).table.append_column(LEAF_SCHEMA.field("ranges"), array([len(leaf)], pa.int64()))
+    return RangeRow(key, file, first, last, leaf.count, leaf.size_bytes, file_bytes, file_digest)
+
+
+def root_row(leaf: Metarange, described: RangeRow) -> pa.Table:
+    """The row of a leaf in the root: ``LEAF_SCHEMA``."""
+    ranges = array([len(leaf)], pa.int64())
+    return Metarange.from_rows([described]).table.append_column(LEAF_SCHEMA.field("ranges"), ranges)
 
 
 def root_flaw(table: pa.Table) -> str | None:

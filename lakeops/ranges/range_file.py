@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -35,10 +35,11 @@ from lakeops.ranges.metarange import (
     DeltaRows,
     Metarange,
     RangeRow,
+    described_leaf,
     in_leaves,
-    leaf_row,
     range_id,
     root_flaw,
+    root_row,
 )
 from lakeops.store.base import ObjectStore
 from lakeops.store.in_flight import in_flight
@@ -74,6 +75,7 @@ _RANGE: dict[str, Any] = _COMMON | {
     "sorting_columns": [pq.SortingColumn(RANGE_SCHEMA.get_field_index("path"))],
     "write_batch_size": 16_384,  # a range at a time: the same bytes as in smaller batches, with fewer steps
 }
+_LISTED = {name: value for name, value in _RANGE.items() if name != "sorting_columns"}
 _METARANGE: dict[str, Any] = _COMMON | {
     "compression": "ZSTD",
     "compression_level": 1,
@@ -110,8 +112,6 @@ _LISTED_MOST: Final = 8 << 10
 _AT_ONCE: Final = 1 << 30
 """Memory that decoding some rows may take before anybody can look at them."""
 
-MOST_CHANGES = 20_000
-"""Changes that a metarange file has a list of at most."""
 _FREE = 256 << 10
 _FREE_OF_RANGE = 128
 """Bytes of a list: every reader of the commit reads them. A range takes about as many in the metarange."""
@@ -298,10 +298,10 @@ def release_memory(before: int, now: int) -> None:
         pa.default_memory_pool().release_unused()
 
 
-def encode_range(rows: pa.Table) -> bytes:
-    """The Parquet bytes of a range file. ``rows`` has ``RANGE_SCHEMA``, and at least one row."""
+def encode_range(rows: pa.Table, options: dict[str, Any] = _RANGE) -> bytes:
+    """The Parquet bytes of a range file, or of a list. ``rows`` has ``RANGE_SCHEMA``, and at least one row."""
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, RANGE_SCHEMA, **_RANGE) as writer:
+    with pq.ParquetWriter(sink, RANGE_SCHEMA, **options) as writer:
         writer.write_table(rows, row_group_size=rows.num_rows)
         writer.add_key_value_metadata({VERSION_KEY: str(VERSION)})
     return bytes(sink.getvalue())
@@ -324,9 +324,10 @@ def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> M
 
     A large one is a root and leaves, of which those that are in no file yet are written.
     """
+    most = sizes.MOST_INLINE if store.remote else sizes.MOST_INLINE_NEAR
     attachment = None if metarange.delta is None else encode_delta(metarange.delta, len(metarange))
     file = attempt_file(metarange.id, attempt)
-    table = metarange.table if len(metarange) <= sizes.MOST_INLINE else _write_leaves(store, metarange, attempt)
+    table = metarange.table if len(metarange) <= most else _write_leaves(store, metarange, attempt)
     return MetarangeFile(metarange.id, file, _put(store, metarange_key(file), encode_metarange(table, attachment)))
 
 
@@ -336,7 +337,7 @@ def _write_leaves(store: ObjectStore, metarange: Metarange, attempt: str) -> pa.
     def write(row: RangeRow) -> pa.Table:
         leaf = leaves.fresh[row.id]
         data, file = encode_metarange(leaf.table), attempt_file(row.id.hex(), attempt)
-        return leaf_row(leaf, file, len(data), bytes.fromhex(_put(store, range_key(file), data)))
+        return root_row(leaf, described_leaf(leaf, file, len(data), bytes.fromhex(_put(store, range_key(file), data))))
 
     table = leaves.root.table
     new = np.flatnonzero(to_numpy(pc.equal(table.column("file"), text(""))))
@@ -352,28 +353,24 @@ def fetch_leaf(store: ObjectStore, row: RangeRow) -> Metarange:
     """The leaf that a row of a root names. Raises ``Corrupted`` or ``ObjectNotFound``, naming it."""
     leaf = decode_metarange(fetch(store, row.key, row.file_digest, row.file_bytes), row.key)
     told = row.file, row.file_bytes, row.file_digest
-    if leaf.table.schema == METARANGE_SCHEMA and len(leaf) and RangeRow.all_of(leaf_row(leaf, *told)) == [row]:
+    if leaf.table.schema == METARANGE_SCHEMA and len(leaf) and described_leaf(leaf, *told) == row:
         return leaf
     raise Corrupted(f"{row.key} holds another leaf than its metarange says; run `lakeops fsck` to see what is affected")
 
 
-class Attachment(NamedTuple):
-    """Bytes that a metarange file has before its footer, where readers of Parquet do not look, and a note of them."""
+def encode_metarange(table: pa.Table, attachment: tuple[str, bytes] | None = None) -> bytes:
+    """The Parquet bytes of a metarange file or leaf (``METARANGE_SCHEMA``), or of a root (``LEAF_SCHEMA``).
 
-    note: str
-    data: bytes
-
-
-def encode_metarange(table: pa.Table, attachment: Attachment | None = None) -> bytes:
-    """The Parquet bytes of a metarange file or leaf (``METARANGE_SCHEMA``), or of a root (``LEAF_SCHEMA``)."""
+    An attachment is a note, and bytes that lie before the footer, where readers of Parquet do not look.
+    """
     sink = pa.BufferOutputStream()
     encodings = _ENCODINGS if "ranges" in table.column_names else _RANGES_ENCODINGS
     with pq.ParquetWriter(sink, table.schema, column_encoding=encodings, **_METARANGE) as writer:
         writer.write_table(table, row_group_size=_METARANGE_GROUP)
         if attachment is not None:
             start = sink.tell()
-            sink.write(attachment.data)
-            writer.add_key_value_metadata({CHANGES_KEY: f"{start} {sink.tell()} {attachment.note}"})
+            sink.write(attachment[1])
+            writer.add_key_value_metadata({CHANGES_KEY: f"{start} {sink.tell()} {attachment[0]}"})
     return bytes(sink.getvalue())
 
 
@@ -401,24 +398,16 @@ def decode_metarange(data: bytes, key: str) -> Metarange:
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
     listed = data[first:end]
-    return Metarange(table, Delta(since, partial(_decode_delta, listed, removed, key), len(listed)))
+    return Metarange(table, Delta(since, partial(_decode_delta, listed, removed, key), (removed, listed)))
 
 
-def encode_rows(table: pa.Table) -> bytes:
-    """Some rows of ranges as a Parquet file: ``RANGE_SCHEMA``, in any order."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, **{name: value for name, value in _RANGE.items() if name != "sorting_columns"})
-    return bytes(sink.getvalue())
-
-
-def encode_delta(delta: Delta, ranges: int) -> Attachment | None:
+def encode_delta(delta: Delta, ranges: int) -> tuple[str, bytes] | None:
     """The list of changes of a metarange of so many ranges. None where it would take too much there."""
-    rows = pa.concat_tables(delta.rows)
-    if rows.num_rows > 2 * MOST_CHANGES:
-        return None
-    data = encode_rows(rows)
+    removed, data = delta.encoded
+    if not data:
+        removed, data = delta.rows[0].num_rows, encode_range(pa.concat_tables(delta.rows), _LISTED)
     most = _FREE + _FREE_OF_RANGE * ranges
-    return None if len(data) > most else Attachment(f"{delta.since} {delta.rows[0].num_rows}", data)
+    return None if len(data) > most else (f"{delta.since} {removed}", data)
 
 
 def _decode_delta(data: bytes, removed: int, key: str) -> DeltaRows:

@@ -58,10 +58,11 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
     delta, ours = source.delta_since(base), dest.delta_since(base)
     old, new = _differing_runs(base, source)
     if dest.id == base.id:
-        taken = with_delta_of(delta, base.only(old.rows), source.only(new.rows))
+        taken = with_delta_of(delta, base.only(old.rows), source.only(new.rows), whole=True)
         return RangeMerge(source, taken, nothing, delta)
     at, fits = _places(old, new, base, source, dest)
-    taken = with_delta_of(delta, base.only(old.only(fits).rows), source.only(new.only(fits).rows))
+    whole = bool(fits.all())
+    taken = with_delta_of(delta, base.only(old.only(fits).rows), source.only(new.only(fits).rows), whole=whole)
     rest = with_delta_of(delta, base.only(old.only(~fits).rows), source.only(new.only(~fits).rows))
     if not fits.any():
         return RangeMerge(dest, nothing, rest, unchanged, ours)
@@ -71,18 +72,19 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
     pieces: list[Piece] = [(dest, start, stop) for start, stop in zip(*kept, strict=True)]
     put = [(source, start, stop) for start, stop in zip(runs.starts.tolist(), runs.stops.tolist(), strict=True)]
     changes = taken[1].delta
-    exchanged = None if changes is None else Delta(dest.id, lambda: changes.rows)
+    exchanged = None if changes is None else changes.about(dest.id)
     outcome = joined(chain.from_iterable(zip(pieces, [*put, (source, 0, 0)], strict=True))).with_delta(exchanged)
     return RangeMerge(outcome, taken, rest, exchanged, ours)
 
 
-def with_delta_of(delta: Delta | None, before: Metarange, after: Metarange) -> Sides:
+def with_delta_of(delta: Delta | None, before: Metarange, after: Metarange, *, whole: bool = False) -> Sides:
     """Some ranges of one side and those in their place, with the delta between them where there is one of all ranges.
 
-    The changes of ``delta`` at the paths of these ranges are all that differs between these.
+    The changes of ``delta`` at the paths of these ranges are all that differs between these. ``whole`` says that all of
+    its changes are.
     """
-    if delta is None:
-        return before, after
+    if delta is None or whole:
+        return before, after.with_delta(delta and delta.about(before.id))
 
     def load() -> DeltaRows:
         inside = [(before.holding(side["path"]) >= 0) | (after.holding(side["path"]) >= 0) for side in delta.rows]
@@ -148,11 +150,12 @@ def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Me
     begins = _paths(source, "first_path", new.starts, new.sizes)
     ends = _paths(source, "last_path", new.stops - 1, new.sizes)
     added = old.sizes == 0
-    at[added] = dest.search(begins.filter(from_numpy(added)))
-    # A last range ends where the paths end. It ends by the rule too if the source has others behind it.
-    last = _positions(dest, np.arange(max(0, len(dest) - 1), len(dest)), source)
-    followed = bool(len(last)) and 0 <= last[0] < len(source) - 1
-    fits[added] = (at[added] < len(dest)) | followed
+    if added.any():
+        at[added] = dest.search(begins.filter(from_numpy(added)))
+        # A last range ends where the paths end. It ends by the rule too if the source has others behind it.
+        last = _positions(dest, np.arange(max(0, len(dest) - 1), len(dest)), source)
+        followed = bool(len(last)) and 0 <= last[0] < len(source) - 1
+        fits[added] = (at[added] < len(dest)) | followed
     stop = at + old.sizes
     fits &= (new.stops < len(source)) | (new.sizes == 0) | (stop == len(dest))
     fits &= _ascending(_paths(dest, "last_path", at - 1), begins)

@@ -24,7 +24,9 @@ PARALLELISM = 8
 """Files of this machine that are sent or fetched at a time, unless a caller says otherwise."""
 
 
-def in_flight(work: Callable[[T], R], items: Iterable[T], at_once: int = IN_FLIGHT) -> Iterator[R]:
+def in_flight(
+    work: Callable[[T], R], items: Iterable[T], at_once: int = IN_FLIGHT, threads: int | None = None
+) -> Iterator[R]:
     """The results of ``work`` for all items, in order, with ``at_once`` of them under way in threads.
 
     The first are begun by the call itself, before anything is asked of the iterator. The iterator ends, fails or is
@@ -34,9 +36,10 @@ def in_flight(work: Callable[[T], R], items: Iterable[T], at_once: int = IN_FLIG
         work: called in a thread for each item.
         items: taken one by one, as far ahead as ``at_once``.
         at_once: how many items may be under way or wait to be asked for.
+        threads: how many items may be under way, where these are fewer.
     """
     source = iter(items)
-    pool = ThreadPoolExecutor(at_once, thread_name_prefix="in-flight")
+    pool = ThreadPoolExecutor(threads or at_once, thread_name_prefix="in-flight")
     try:
         under_way = deque(pool.submit(work, item) for item in islice(source, at_once))
     except BaseException:

@@ -351,6 +351,7 @@ def test_a_merge_reads_nothing_far_in_its_turn(tmp_path, monkeypatch):
     monkeypatch.setattr(merging, "_read_ahead", read)
     with open_far(settings, requests) as lake, ThreadPoolExecutor(1) as pool:
         repo = lake.repository("repo")
+        assert len([*repo.ref("one").list()]) == 31
         waiting = []
 
         def let_another_wait(_):

@@ -115,18 +115,21 @@ def test_cost_does_not_grow_with_the_repository(repositories):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_clustered_merge_opens_what_the_source_changed_and_writes_nothing(repositories, size):
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_clustered_merge_opens_what_the_source_changed_without_a_list_and_writes_nothing(repositories, size, listed):
     repository = repositories[size]
     base, store = repository.base, repository.store
     source = repository.changed(np.arange(size // 4, size // 4 + 100)).metarange
     dest = repository.changed(np.arange(3 * size // 4, 3 * size // 4 + 100), version=2).metarange
     changed = len(base.without(source)) + len(source.without(base))
+    source = source if listed else source.with_delta(None)
     store.forget()
     reader = RangeReader(store)
     plan = plan_merge(reader, base, source, dest, None)
     found = apply_plan(reader, plan, source, engine=LocalEngine(), split=SPLIT, attempt=attempt())
     assert found.summary.total == 100
-    assert len(store.read) == changed <= 8  # no range of the destination
+    assert changed <= 8
+    assert len(store.read) == (0 if listed else changed)  # no range of the destination
     assert store.written == []
 
 

@@ -169,9 +169,9 @@ def test_tasks_are_taken_as_there_is_room(store):
 
     results = LocalEngine(2).run(double, tasks(), store)
     next(results)
-    assert len(taken) <= 3
+    assert len(taken) <= 4  # one is done, two are under way, and one waits
     results.close()
-    assert len(taken) <= 3
+    assert len(taken) <= 4
 
 
 def test_the_first_error_ends_the_run(store):
@@ -199,5 +199,5 @@ def test_tasks_run_at_the_same_time(store):
 def test_groups_keep_all_threads_busy():
     engine = LocalEngine(4)
     assert [engine.group(items) for items in (0, 1, 16, 17, 400, 40_000)] == [1, 1, 1, 2, 16, 16]
-    assert [engine.group(items, at_once=True) for items in (0, 1, 12, 13, 40_000)] == [1, 1, 1, 2, 16]
+    assert [engine.group(items, at_once=True) for items in (0, 1, 24, 25, 40_000)] == [2, 2, 2, 3, 16]
     assert engine.name == "in process"

@@ -11,7 +11,7 @@ from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted, RecordRefused
 from lakeops.ops.mirror.failover import VerifiedHistory
 from lakeops.ranges.digest import with_digests
-from lakeops.ranges.range_file import Attachment, encode_metarange, encode_rows
+from lakeops.ranges.range_file import encode_metarange, encode_range
 from lakeops.ranges.read import RangeReader
 from lakeops.store.layout import metarange_key
 
@@ -38,7 +38,7 @@ def with_list(pair, commit, before, after, since=None):
     assert metarange.delta is not None
     rows = pa.concat_tables(with_digests(side.select(RANGE_SCHEMA.names[:-1])) for side in (before, after))
     note = f"{since or metarange.delta.since} {before.num_rows}"
-    data = encode_metarange(metarange.table, Attachment(note, encode_rows(rows)))
+    data = encode_metarange(metarange.table, (note, encode_range(rows)))
     file = f"{commit.meta_range_id}-forged{sha256(data).hexdigest()[:8]}.parquet"
     pair.replicator.source.put(metarange_key(file), data)
     return forge(pair, "main", meta_range_file=file, meta_range_digest=sha256(data).hexdigest())

@@ -28,12 +28,11 @@ from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import ChangeType, Split, Strategy, Summary
 from lakeops.ranges import range_file
-from lakeops.ranges.apply import FEWEST_RANGES
 from lakeops.ranges.diff import diff, diff_batches, summary, written
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.merge import plan_merge, preview
 from lakeops.ranges.metarange import Delta, Metarange
-from lakeops.ranges.range_file import Attachment, encode_metarange, encode_rows
+from lakeops.ranges.range_file import encode_metarange, encode_range
 from lakeops.ranges.range_merge import sides_behind
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.validation import list_flaw
@@ -191,19 +190,40 @@ def test_a_merge_by_reference_has_a_list_where_the_source_has_one(store):
     assert plain.onto.delta is None
 
 
-def test_only_commits_that_rewrite_many_ranges_for_few_changes_have_a_list(store, monkeypatch):
+def test_a_merge_that_takes_all_ranges_of_the_source_takes_its_list_as_it_is(store, monkeypatch):
+    base = built(store, BASE)
+    first, *_, last = base.table.column("first_path").to_pylist()
+    source, dest = (changed(store, base, {path: ("1", 1)}) for path in (first, last))
+    monkeypatch.setattr(range_file, "encode_range", None)
+    store.forget()
+    plan = plan_merge(RangeReader(store), base, source, dest, None)
+    assert (store.read, plan.summary) == ([], Summary(changed=1))
+    merged = reread(store, plan.onto)
+    assert contents(store, merged) == applied(BASE, {first: ("1", 1), last: ("1", 1)})
+    assert merged.delta is not None
+    assert list_flaw(RangeReader(store), merged, dest) is None
+    assert list_flaw(RangeReader(store), merged, base) is None  # it is about the destination alone
+
+
+def test_only_commits_of_few_changes_have_a_list(store, monkeypatch):
     base = built(store, BASE)
     firsts = base.table.column("first_path").to_pylist()
 
-    def lists(paths):
-        return changed(store, base, dict.fromkeys(paths, ("1", 1)), listing=False).delta is not None
+    def lists(paths, before=base):
+        return changed(store, before, dict.fromkeys(paths, ("1", 1)), listing=False).delta is not None
 
-    assert not lists(firsts[: FEWEST_RANGES - 1])
-    assert lists(firsts[:FEWEST_RANGES])
-    for most in ("MOST_CHANGES", "MOST_OF_RANGE"):
-        with monkeypatch.context() as patched:
-            patched.setattr(f"lakeops.ranges.apply.{most}", {"MOST_CHANGES": 9, "MOST_OF_RANGE": 0}[most])
-            assert not lists(firsts[:10])
+    assert lists(firsts[:1])
+    assert lists(firsts[:10])
+    assert not lists(firsts[:1], Metarange.empty())
+    count = base.row(0).count
+    assert lists([f"{firsts[0]}+{number}" for number in range(count // 2)])
+    assert not lists([f"{firsts[0]}+{number}" for number in range(count)])
+    limits = {(9, 1, 20): True, (10, 0, 20): True, (9, 0, 20): False, (9, 1, 9): False}
+    for (few, of_range, most), listed in limits.items():
+        monkeypatch.setattr("lakeops.ranges.apply.FEW_CHANGES", few)
+        monkeypatch.setattr("lakeops.ranges.apply.MOST_OF_RANGE", of_range)
+        monkeypatch.setattr("lakeops.ranges.apply.MOST_CHANGES", most)
+        assert lists(firsts[:10]) == listed, (few, of_range, most)
 
 
 def test_a_list_that_takes_too_much_room_is_left_out(store, monkeypatch):
@@ -235,9 +255,9 @@ def test_a_thousand_changes_take_less_than_a_quarter_of_a_megabyte(store):
         )
         return with_digests(table)
 
-    found = range_file.encode_delta(Delta.of("0" * 64, some(800), some(800)), 0)
+    found = range_file.encode_delta(Delta("0" * 64, lambda: (some(800), some(800))), 0)
     assert found is not None
-    assert len(found.data) < 1600 * 150
+    assert len(found[1]) < 1600 * 150
 
 
 # --- lists that were made on purpose, in files whose digests are right ---
@@ -255,17 +275,17 @@ def told(store):
 
 BROKEN = {
     "no Parquet": lambda found: replace_data(found, b"no parquet"),
-    "cut short": lambda found: replace_data(found, found.data[:-9]),
+    "cut short": lambda found: replace_data(found, found[1][:-9]),
     "nothing": lambda found: replace_data(found, b""),
-    "out of order": lambda found: Attachment(found.note.rpartition(" ")[0] + " 1", found.data),
-    "no number": lambda found: Attachment("0" * 64 + " x", found.data),
-    "no note": lambda found: Attachment("", found.data),
+    "out of order": lambda found: (found[0].rpartition(" ")[0] + " 1", found[1]),
+    "no number": lambda found: ("0" * 64 + " x", found[1]),
+    "no note": lambda found: ("", found[1]),
     "other columns": lambda found: replace_data(found, encode_metarange(Metarange.empty().table)),
 }
 
 
 def replace_data(found, data):
-    return Attachment(found.note, data)
+    return found[0], data
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -303,8 +323,8 @@ def test_fsck_finds_a_list_that_says_something_else(store, how, side):
     base, after, attachment = told(store)
     sides = dict(zip(("before", "after"), after.delta.rows, strict=True))
     sides[side] = how(sides[side])
-    data = encode_rows(pa.concat_tables(sides.values()))
-    lying = forged(store, after, Attachment(f"{base.id} {sides['before'].num_rows}", data))
+    data = encode_range(pa.concat_tables(sides.values()))
+    lying = forged(store, after, (f"{base.id} {sides['before'].num_rows}", data))
     flaw = list_flaw(RangeReader(store), lying, base)
     assert flaw is not None
     assert flaw.kind == "changes_mismatch"
@@ -321,7 +341,7 @@ def test_fsck_finds_a_list_with_more_in_it(store):
         staged_table({"zzz": ("1", 1)}).drop_columns("tombstone").cast(pa.schema(list(RANGE_SCHEMA)[:-1]))
     )
     removed, added = after.delta.rows
-    longer = Delta.of(base.id, removed, pa.concat_tables([added, more]))
+    longer = Delta(base.id, lambda: (removed, pa.concat_tables([added, more])))
     flaw = list_flaw(RangeReader(store), after.with_delta(longer), base)
     assert flaw is not None
     assert "more" in flaw.message

@@ -12,7 +12,7 @@ from support.leaves import small_leaves
 from support.rows import QUICK, Pointer, attempt, built, changed, contents, numbered
 
 from lakeops.model.errors import Corrupted, ObjectNotFound
-from lakeops.ranges.metarange import LEAF_SCHEMA, Metarange, RangeRow, in_leaves, joined, leaf_row
+from lakeops.ranges.metarange import LEAF_SCHEMA, Metarange, RangeRow, described_leaf, in_leaves, joined, root_row
 from lakeops.ranges.range_file import encode_metarange, write_metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.store.layout import metarange_key, range_key
@@ -106,9 +106,9 @@ def replaced(base, store, number, leaf=None, *, instead=1, **told):
     if leaf is not None:
         data = encode_metarange(leaf.table)
         key = rows_of(base)[number].id.hex() if not told.pop("own_id", False) else None
-        file = f"{key or leaf_row(leaf).column('id')[0].as_py().hex()}-{attempt()}.parquet"
+        file = f"{key or described_leaf(leaf).id.hex()}-{attempt()}.parquet"
         store.put(range_key(file), data)
-        row = leaf_row(leaf, file, len(data), sha256(data).digest())
+        row = root_row(leaf, described_leaf(leaf, file, len(data), sha256(data).digest()))
         told = dict(zip(LEAF_SCHEMA.names, row.to_pylist()[0].values(), strict=True)) | told
     values = table.slice(number, 1).to_pylist()[0] | told
     row = pa.Table.from_pylist([values], LEAF_SCHEMA)

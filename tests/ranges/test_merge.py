@@ -161,14 +161,20 @@ def test_only_what_the_source_changed_is_opened(store):
     source = changed(store, base, {rows[10].first_path: ("1", 1), rows[200].first_path: ("1", 1)})
     dest = changed(store, base, {row.first_path: ("2", 2) for row in (*rows[11:40], *rows[201:240])})
     store.forget()
+    by_list = plan_merge(RangeReader(store), base, source, dest, None)
+    assert store.read == []
+    source, dest = source.with_delta(None), dest.with_delta(None)
     plan = plan_merge(RangeReader(store), base, source, dest, None)
-    assert (plan.changes.num_rows, plan.summary) == (0, Summary(changed=2))
+    assert plan.onto.id == by_list.onto.id
+    assert (
+        (plan.changes.num_rows, plan.summary) == (by_list.changes.num_rows, by_list.summary) == (0, Summary(changed=2))
+    )
     # Two ranges of the base and the source's two in their place; the destination has the base's own.
     assert len(store.read) == 4
 
     mine = changed(store, base, {rows[10].last_path: ("2", 2)})
     store.forget()
-    plan = plan_merge(RangeReader(store), base, source, mine, None)
+    plan = plan_merge(RangeReader(store), base, source, mine.with_delta(None), None)
     assert len(store.read) == 5
 
 

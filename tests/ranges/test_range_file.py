@@ -20,7 +20,6 @@ from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests, with_digests
 from lakeops.ranges.metarange import METARANGE_SCHEMA
 from lakeops.ranges.range_file import (
-    Attachment,
     RangeFile,
     decode_metarange,
     encode_metarange,
@@ -117,9 +116,9 @@ def test_a_metarange_comes_back_as_it_went_in(written):
 
 def test_other_readers_of_a_metarange_do_not_see_its_list_of_changes(written, tmp_path):
     metarange, _ = written
-    data = encode_metarange(metarange.table, Attachment("since 0", b"\0any bytes\xff" * 1_000))
+    data = encode_metarange(metarange.table, ("since 0", b"\0any bytes\xff" * 1_000))
     assert (found := decode_metarange(data, "key").delta)
-    assert (found.since, found.nbytes) == ("since", 11_000)
+    assert (found.since, found.encoded) == ("since", (0, b"\0any bytes\xff" * 1_000))
     (tmp_path / "it.parquet").write_bytes(data)
     assert pq.read_table(tmp_path / "it.parquet").equals(metarange.table)
     found = duckdb.sql(f"SELECT * FROM read_parquet('{tmp_path}/it.parquet')").to_arrow_table()

@@ -14,6 +14,7 @@ def small_leaves(of_ranges: int = 2, inline: int = 0) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(metarange, "LEAF_RANGES", of_ranges)
         patch.setattr(metarange, "MOST_INLINE", inline)
+        patch.setattr(metarange, "MOST_INLINE_NEAR", inline)
         yield
 
 

@@ -180,7 +180,7 @@ def staged_table(changes: Changes) -> pa.Table:
 def built(store: ObjectStore, repository: Repository, split: Split = SMALL) -> Metarange:
     """The metarange of a repository, built from nothing. One with leaves is read again, so they have to be loaded."""
     metarange = build(store, [entry_table(repository)], split, attempt())
-    return metarange if len(metarange) <= sizes.MOST_INLINE else reread(store, metarange)
+    return metarange if len(metarange) <= sizes.MOST_INLINE_NEAR else reread(store, metarange)
 
 
 def reread(store: ObjectStore, metarange: Metarange) -> Metarange:
