@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from typing import TypeVar
 
 import pyarrow as pa
@@ -22,6 +22,9 @@ from lakeops.store.in_flight import IN_FLIGHT
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_PARTS = 128
+"""Parts that what a store holds is divided into at most, flat folders apart."""
 
 
 class Engine(ABC):
@@ -66,6 +69,12 @@ class Engine(ABC):
             items: how many there are.
             at_once: whether a task asks the store for many of its pieces at once, and not for one after the other.
         """
+
+    def parts(self, store: ObjectStore, after: str) -> list[tuple[str, str]]:
+        """What a store holds behind ``after``, in parts for a task each to scan: behind which key, up to which."""
+        borders = store.borders(after, _PARTS)
+        group = self.group(len(borders) + 1)
+        return [*pairwise([after, *borders[group - 1 :: group], ""])]
 
     def for_work(self, seconds: float) -> Engine:  # noqa: ARG002 - for an engine that chooses
         """The engine for work that one core would take so long for: this one, unless it is one that chooses."""

@@ -5,8 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,14 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.big_listing import make_ranges
 from support.errors import raising
-from support.references import ALIKE, listing, names, referring, rows
+from support.references import ALIKE, listing, names, referring, rows, searched
 from support.rows import THOROUGH, Groups, Losing, RecordingStore, numbered
 from support.rows import built as built_from
 
-from lakeops.engine.base import LocalEngine, TaskRows
+from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import Corrupted, ObjectNotFound, StoreUnavailable, Transient
 from lakeops.ops.gc import unreferenced as module
-from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, Cutter, Listed, distinct_ranges, unreferenced
+from lakeops.ops.gc.unreferenced import (
+    LISTED_SCHEMA,
+    Cutter,
+    Scratch,
+    Slices,
+    distinct_ranges,
+    read_chunks,
+    scratching,
+)
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.local import LocalStore
 from lakeops.testing.faults import Faults
@@ -52,7 +58,7 @@ def short(monkeypatch):
 def found(store, listed_names, ranges, *, engine=None, batch=7, **options):
     """The rows that nothing refers to, and the object that tells the counts."""
     options.setdefault("engine", engine or Groups(2))
-    with unreferenced(store, partial(listing, listed_names, batch), ranges, **options) as result:
+    with searched(store, listing(listed_names, batch), ranges, **options) as (result, _):
         tables = list(result.batches())
         again = list(result.batches())
     assert all(table.num_rows and table.schema.equals(LISTED_SCHEMA) for table in tables)
@@ -126,10 +132,10 @@ def test_each_slice_takes_its_own_references_alone(store, monkeypatch):
     seen = []
     joined = module.join_slice
 
-    def noting(task, place, *, prefixes):
+    def noting(task, place, *, scratch, prefixes):
         references = [name for part in module._read_pieces(place, task.referenced) for name in part[0].to_pylist()]
-        seen.append((task.listed.table[0].to_pylist(), references))
-        return joined(task, place, prefixes=prefixes)
+        seen.append(([name for part in read_chunks(place, task.listed) for name in part[0].to_pylist()], references))
+        return joined(task, place, scratch=scratch, prefixes=prefixes)
 
     monkeypatch.setattr(module, "join_slice", noting)
     got, _ = found(store, some, referring(store, ["data/0", *some[::3], "data/2"]).table)
@@ -145,11 +151,16 @@ def test_what_is_below_the_first_slice_or_in_no_slice_is_left_out(store, tmp_pat
     folder = tmp_path / "scratch"
     folder.mkdir()
     some = [f"data/1/{number:05}" for number in range(5_000)]
-    with unreferenced(
-        store, partial(listing, some[4_000:], 5_000), referring(store, some).table, engine=Groups(4), folder=folder
-    ) as result:
+    with searched(
+        store, listing(some[4_000:], 5_000), referring(store, some).table, engine=Groups(4), folder=folder
+    ) as (result, scratch):
         assert (result.count, result.kept) == (0, 1_000)
-        assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 1_000
+        assert (
+            Slices(scratch, scratch.write_chunks(next(listing(some[4_000:]))), LocalEngine(1)).cutter.cut(
+                pa.table([some[:4_000]], schema=module._REFERENCED)
+            )
+            == []
+        )
 
 
 @pytest.mark.usefixtures("short")
@@ -170,11 +181,12 @@ def test_the_join_tells_any_text_apart(tmp_path, size):
     ]
     table = pa.table([sorted(some), [1] * len(some), [2] * len(some)], schema=LISTED_SCHEMA)
     place = LocalStore(tmp_path, fsync=False)
-    cutter = Cutter(place, "", pa.array([start, start + "\U0001f600"]))
+    scratch = Scratch(place, place, "")
+    cutter, chunks = Cutter(scratch, pa.array([start, start + "\U0001f600"])), tuple(scratch.write_chunks(table))
     for one in some:
         pieces = cutter.cut(pa.table([[one, start + "y"]], schema=module._REFERENCED))
-        free = module.join_slice(module.JoinTask(TaskRows(table), tuple(pieces)), place, prefixes=())
-        assert sorted({*some} - {*free.table[0].to_pylist()}) == [one]
+        free = module.join_slice(module.JoinTask(chunks, tuple(pieces)), place, scratch=scratch, prefixes=())
+        assert sorted({*some} - {name for rows in read_chunks(place, free) for name in rows[0].to_pylist()}) == [one]
 
 
 @pytest.mark.parametrize("some", [["data/1/b", "data/1/a"], ["data/1/a", "data/1/a"]])
@@ -184,29 +196,15 @@ def test_a_listing_out_of_order_stops_everything(store, some, batch):
         found(store, some, Metarange.empty().table, batch=batch)
 
 
-def test_slices_are_bounded_by_text_too(monkeypatch):
+def test_slices_are_bounded_by_text_too(store, monkeypatch):
     monkeypatch.setattr(module, "SLICE_BYTES", 10_000)
-    monkeypatch.setattr(module, "_SAMPLES", module.SLICE)
     some = [f"data/1/{number:03}/" + "x" * 900 for number in range(100)]
-    sizes = [part.nbytes for _, part in Listed(partial(listing, some, 100)).slices()]
-    assert len(sizes) > 8
-    assert max(sizes) < 13_000
-
-
-@pytest.mark.usefixtures("short")
-@pytest.mark.parametrize(
-    "change", [lambda some: some[50:], lambda some: some[::-1], lambda some: ["data/0", *some, "data/2"]]
-)
-def test_what_is_referred_to_is_kept_of_a_listing_that_changes_meanwhile(store, change):
-    """Whatever comes the second time is joined with the references of its own slice."""
-    some = [f"data/1/{number:03}" for number in range(100)]
-    calls = iter([some, change(some)])
-    live = referring(store, ["data/0", *some[::3], "data/2"]).table
-    got = set[str]()
-    with suppress(Transient), unreferenced(store, lambda: listing(next(calls)), live, engine=Groups(2)) as result:
-        got = {name for table in result.batches() for name in table[0].to_pylist()}
-    assert got <= {*some} - {*some[::3]}
-    assert next(calls, None) is None
+    with scratching(store) as scratch:
+        chunks = [chunk for rows in listing(some, 2) for chunk in scratch.write_chunks(rows)]
+        slices = Slices(scratch, chunks, LocalEngine(1))
+        tasks = dict(slices.join([], LocalEngine(1), lambda task, _: sum(one.size_bytes for one in task.listed)))
+    assert len(tasks) > 8
+    assert max(tasks.values()) < 13_000
 
 
 def test_references_that_are_cut_off_or_changed_stop_everything(store, monkeypatch):
@@ -224,15 +222,13 @@ def test_references_that_are_cut_off_or_changed_stop_everything(store, monkeypat
             found(store, some, live)
 
 
-@pytest.mark.parametrize("where", ["put", "add"])
-def test_a_disk_that_takes_nothing_is_one_clear_error(store, monkeypatch, where):
-    """Scratch files, and what is found."""
+def test_a_disk_that_takes_nothing_is_one_clear_error(store, monkeypatch):
     live = referring(store, ["data/1/a"]).table
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(*((module._Scratch, "put") if where == "put" else (module.Unreferenced, "add")), full)
+    monkeypatch.setattr(module._Scratch, "put", full)
     with raising("engine_unavailable", r"No space left on device; see that .* has room"):
         found(store, ["data/1/a", "data/1/b"], live)
 
@@ -340,7 +336,7 @@ def test_a_listing_that_breaks_off_is_no_listing(store, tmp_path):
 
     with (
         pytest.raises(StoreUnavailable, match="503"),
-        unreferenced(store, broken, Metarange.empty().table, engine=Groups(2), folder=folder),
+        searched(store, broken(), Metarange.empty().table, engine=Groups(2), folder=folder),
     ):
         pass
     assert list(folder.iterdir()) == []

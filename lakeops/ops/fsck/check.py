@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakeops.catalog.audit import CatalogSnapshot, RefUpdate, StagedLine
+from lakeops.engine.base import LocalEngine
 from lakeops.model.arrow import to_numpy
 from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath, LakeopsError
 from lakeops.model.formatting import counted
@@ -30,17 +31,27 @@ from lakeops.model.records import Commit, ReportKind, Split
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.findings import NAMED, Finding, Severity, found
-from lakeops.ops.fsck.inventory import Inventory, check_claim, check_owner, leftovers
+from lakeops.ops.fsck.inventory import WITH_ETAGS, Inventory, check_claim, check_owner, leftovers
 from lakeops.ops.fsck.objects import Entries
 from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers
-from lakeops.ops.gc.unreferenced import Listed, Piece, cutting, mark_slice
+from lakeops.ops.gc.unreferenced import (
+    LISTED_SCHEMA,
+    Chunk,
+    Piece,
+    Scratch,
+    Slices,
+    StoreListing,
+    list_store,
+    mark_slice,
+    read_chunks,
+    scratching,
+)
 from lakeops.ranges.chunker import check_split
 from lakeops.ranges.diff import NEEDED_SCHEMA
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import RANGE_SECONDS
 from lakeops.ranges.validation import proper, relative
 from lakeops.store import layout
-from lakeops.store.base import Listing
 
 
 def check_history(records: CatalogSnapshot) -> Iterator[Finding]:
@@ -294,21 +305,18 @@ class Fsck(Iterator[Finding]):
 
 
 def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Finding]:
-    with TemporaryDirectory(prefix="lakeops-fsck-") as place:
+    with TemporaryDirectory(prefix="lakeops-fsck-") as place, scratching(ctx.store, Path(place)) as scratch:
         unreadable: list[Finding] = []
-
-        def listings() -> Iterator[Listing]:
-            """The namespace's objects in order, up to the end or the first error. Local files have no ETags."""
-            try:
-                for one in ctx.store.scan(skip_special=True, moving=True):
-                    yield one if ctx.store.remote else replace(one, marks=[""] * len(one.keys))
-            except LakeopsError as error:
-                namespace, message = ctx.repository.storage_namespace, f"it cannot be listed: {error.message}"
-                unreadable.append(found("namespace_unreadable", namespace, message))
-
-        with closing(
-            Inventory(Path(place).resolve(), listings(), lambda done: ctx.progress("fsck: listing", done, 0))
-        ) as inventory:
+        listing = StoreListing(None, WITH_ETAGS if data and ctx.store.remote else LISTED_SCHEMA)
+        # In the namespace of a mirror nothing is written.
+        engine = LocalEngine() if ctx.repository.read_only else ctx.engine()
+        try:
+            list_store(ctx.store, listing, engine, scratch, lambda done: ctx.progress("fsck: listing", done, 0))
+        except LakeopsError as error:  # what was listed up to it counts
+            namespace, message = ctx.repository.storage_namespace, f"it cannot be listed: {error.message}"
+            unreadable.append(found("namespace_unreadable", namespace, message))
+        tables = read_chunks(scratch.place, listing.chunks)
+        with closing(Inventory(Path(place).resolve(), tables, listing.schema)) as inventory:
             checked["files"] = len(inventory)
             try:
                 records = ctx.catalog.audit.snapshot(ctx.repository_id)
@@ -324,7 +332,7 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
                 check_owner(ctx, follows=records.follows),
                 check_reflog(records),
                 check_history(records),
-                _check_committed(ctx, records, inventory, entries, checked),
+                _check_committed(ctx, records, inventory, entries, checked, scratch, listing.chunks),
                 check_tokens(records),
                 check_uploads(records),
                 check_rows(ctx, records, entries, checked),
@@ -341,7 +349,13 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
 
 
 def _check_committed(
-    ctx: Context, records: CatalogSnapshot, inventory: Inventory, entries: Entries, checked: Counter[str]
+    ctx: Context,
+    records: CatalogSnapshot,
+    inventory: Inventory,
+    entries: Entries,
+    checked: Counter[str],
+    scratch: Scratch,
+    chunks: Sequence[Chunk],
 ) -> Iterator[Finding]:
 
     def live(commits: Sequence[str]) -> list[str]:
@@ -366,18 +380,17 @@ def _check_committed(
     engine = ctx.engine().for_work(total * RANGE_SECONDS)
     split = None if split_flaw(records.repository.split) else records.repository.split
     # A mirror's leftovers are not told, so nothing is joined, or written there.
-    listed, pieces = Listed(lambda: () if records.follows else inventory.listing()), list[Piece]()
-    with cutting(ctx.store, listed, engine, inventory.place) as cutter:
-        for one in check_ranges(engine, ctx.store, uses, split, entries.columns, cutter, pieces):
-            checked["ranges"] += 1
-            commits: list[str] | None = None
-            for finding in entries.flaws_of_range(one):
-                if commits is None:
-                    commits = uses.commits(one[0])
-                needed = live(commits) if finding.kind in {"range_missing", "object_missing"} else commits
-                if needed:
-                    yield replace(finding, commits=tuple(needed[:NAMED]), commit_count=len(needed))
-            ctx.progress("fsck: ranges", checked["ranges"], total)
-        marks = sorted(cutter.join(listed, pieces, engine, mark_slice), key=itemgetter(0))
+    slices, pieces = Slices(scratch, () if records.follows else chunks, engine), list[Piece]()
+    for one in check_ranges(engine, ctx.store, uses, split, entries.columns, slices.cutter, pieces):
+        checked["ranges"] += 1
+        commits: list[str] | None = None
+        for finding in entries.flaws_of_range(one):
+            if commits is None:
+                commits = uses.commits(one[0])
+            needed = live(commits) if finding.kind in {"range_missing", "object_missing"} else commits
+            if needed:
+                yield replace(finding, commits=tuple(needed[:NAMED]), commit_count=len(needed))
+        ctx.progress("fsck: ranges", checked["ranges"], total)
+    marks = sorted(slices.join(pieces, engine, mark_slice), key=itemgetter(0))
     met = [np.zeros(0, np.bool_), *(to_numpy(rows.table.column(0)) for _, rows in marks)]
     inventory.need(np.flatnonzero(np.concatenate(met)))

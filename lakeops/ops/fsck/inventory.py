@@ -6,7 +6,7 @@ little of it. It comes in the order of keys, which is what lookups rest on. Keys
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,33 +27,26 @@ from lakeops.ops.gc.unreferenced import LISTED_SCHEMA
 from lakeops.ops.overlap import claim_of, is_claim_of, read_claim
 from lakeops.ops.owner import find_owner
 from lakeops.store import layout
-from lakeops.store.base import Listing, ObjectStore, StoredObject
+from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, owner_key
-from lakeops.store.listing import gathered
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-SCHEMA = LISTED_SCHEMA.append(pa.field("mark", pa.string()))
-_BATCH = 65_536
+WITH_ETAGS = LISTED_SCHEMA.append(pa.field("etag", pa.string()))
 
 
 class Inventory:
     """A listing that can be searched, and a mark on each object that something needs.
 
-    ``listings`` come in byte order of keys. They are kept in ``place``, a local directory of its own.
+    ``tables`` of ``schema`` come in byte order of keys. They are kept in ``place``, a local directory of its own.
     """
 
-    def __init__(self, place: Path, listings: Iterable[Listing], on_progress: Callable[[int], None]) -> None:
-        self.place = place
-        file, count = place / "listing.arrow", 0
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-            for some in gathered(listings, _BATCH):
-                columns = (some.keys, some.sizes, some.mtimes, some.marks)
-                arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
-                writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
-                count += len(some.keys)
-                on_progress(count)
+    def __init__(self, place: Path, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
+        file = place / "listing.arrow"
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for some in tables:
+                writer.write_table(some)
         self._map = pa.memory_map(str(file))
         self.table: pa.Table = pa.ipc.open_file(self._map).read_all()
         self._keys: list[pa.Array] = self.table["physical_address"].chunks
@@ -98,14 +91,9 @@ class Inventory:
         """Mark what is needed, by name."""
         self.need(self.find(pa.array(keys, pa.string())))
 
-    def listing(self) -> Iterator[pa.Table]:
-        """All objects, in order: tables of ``LISTED_SCHEMA``."""
-        return (self.table.select(LISTED_SCHEMA.names).slice(at, _BATCH) for at in range(0, len(self), _BATCH))
-
     def stored(self, row: int) -> StoredObject:
         """One object of the listing."""
-        key, size, mtime, mark = (column[row].as_py() for column in self.table.columns)
-        return StoredObject(key, size, mtime, mark)
+        return StoredObject(*(column[row].as_py() for column in self.table.columns))
 
     def not_needed(self) -> Iterator[pa.RecordBatch]:
         """The objects that nothing was found to need."""
