@@ -18,7 +18,7 @@ TOGETHER = 1_000
 @cache
 def _batches(file: str) -> tuple[pa.ipc.RecordBatchFileReader, list[str]]:
     """A file of names, and the first name of each of its batches."""
-    found = pa.ipc.open_file(pa.memory_map(file))
+    found = pa.ipc.open_file(pa.OSFile(file))
     return found, [found.get_batch(number)[0][0].as_py() for number in range(found.num_record_batches)]
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -130,14 +131,16 @@ def test_each_slice_takes_its_own_references_alone(store, monkeypatch):
     """So a join holds one slice, and no reference is read again for another one."""
     some = [f"data/1/{number:03}" for number in range(100)]
     seen = []
-    joined = module.join_slice
+    joined = module.join_slices
 
-    def noting(task, place, *, scratch, prefixes):
-        references = [name for part in module._read_pieces(place, task.referenced) for name in part[0].to_pylist()]
-        seen.append(([name for part in read_chunks(place, task.listed) for name in part[0].to_pylist()], references))
-        return joined(task, place, scratch=scratch, prefixes=prefixes)
+    def noting(tasks, place, *, scratch, prefixes):
+        for task in tasks:
+            references = [name for part in module._read_pieces(place, task.referenced) for name in part[0].to_pylist()]
+            listed = [name for part in read_chunks(place, task.listed) for name in part[0].to_pylist()]
+            seen.append((listed, references))
+        return joined(tasks, place, scratch=scratch, prefixes=prefixes)
 
-    monkeypatch.setattr(module, "join_slice", noting)
+    monkeypatch.setattr(module, "join_slices", noting)
     got, _ = found(store, some, referring(store, ["data/0", *some[::3], "data/2"]).table)
     assert got == rows(set(some) - set(some[::3]))
     seen.sort()
@@ -155,12 +158,8 @@ def test_what_is_below_the_first_slice_or_in_no_slice_is_left_out(store, tmp_pat
         store, listing(some[4_000:], 5_000), referring(store, some).table, engine=Groups(4), folder=folder
     ) as (result, scratch):
         assert (result.count, result.kept) == (0, 1_000)
-        assert (
-            Slices(scratch, scratch.write_chunks(next(listing(some[4_000:]))), LocalEngine(1)).cutter.cut(
-                pa.table([some[:4_000]], schema=module._REFERENCED)
-            )
-            == []
-        )
+        slices = Slices(scratch, scratch.write_chunks(next(listing(some[4_000:]))))
+        assert slices.cutter.cut([*some[:4_000], "data/2"]) == []
 
 
 @pytest.mark.usefixtures("short")
@@ -184,8 +183,8 @@ def test_the_join_tells_any_text_apart(tmp_path, size):
     scratch = Scratch(place, place, "")
     cutter, chunks = Cutter(scratch, pa.array([start, start + "\U0001f600"])), tuple(scratch.write_chunks(table))
     for one in some:
-        pieces = cutter.cut(pa.table([[one, start + "y"]], schema=module._REFERENCED))
-        free = module.join_slice(module.JoinTask(chunks, tuple(pieces)), place, scratch=scratch, prefixes=())
+        pieces = cutter.cut([one, start + "y"])
+        free = module.join_slices([module.JoinTask(chunks, tuple(pieces))], place, scratch=scratch, prefixes=())
         assert sorted({*some} - {name for rows in read_chunks(place, free) for name in rows[0].to_pylist()}) == [one]
 
 
@@ -201,10 +200,10 @@ def test_slices_are_bounded_by_text_too(store, monkeypatch):
     some = [f"data/1/{number:03}/" + "x" * 900 for number in range(100)]
     with scratching(store) as scratch:
         chunks = [chunk for rows in listing(some, 2) for chunk in scratch.write_chunks(rows)]
-        slices = Slices(scratch, chunks, LocalEngine(1))
-        tasks = dict(slices.join([], LocalEngine(1), lambda task, _: sum(one.size_bytes for one in task.listed)))
-    assert len(tasks) > 8
-    assert max(tasks.values()) < 13_000
+        borders = Slices(scratch, chunks).cutter.borders.to_pylist()
+    sizes = [sum(one.size_bytes for one in chunks if first <= one.first < end) for first, end in pairwise(borders)]
+    assert len(sizes) > 8
+    assert max(sizes) < 13_000
 
 
 def test_references_that_are_cut_off_or_changed_stop_everything(store, monkeypatch):

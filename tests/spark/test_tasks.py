@@ -19,7 +19,7 @@ from lakeops.model.errors import NotAllReplicated
 from lakeops.model.records import Credentials, Strategy
 from lakeops.ops import listed
 from lakeops.ops.fsck.ranges import Uses, check_ranges
-from lakeops.ops.gc.unreferenced import Piece, Slices, mark_slice, scratching
+from lakeops.ops.gc.unreferenced import Piece, Slices, scratching
 from lakeops.ops.mirror import copying
 from lakeops.ops.mirror.presence import CheckOptions, check_presence, plan_presence
 from lakeops.ops.mirror.replicate import Replicated, replicate
@@ -66,15 +66,15 @@ def checked(engine: Engine, store: LocalStore, uses: Uses, folder: Path) -> list
     names = ["data/2026010100/0", "data/2026010100/0-0", "data/2026010100/0-1"]
     pieces = list[Piece]()
     with scratching(store, folder) as scratch:
-        slices = Slices(scratch, [one for rows in listing(names) for one in scratch.write_chunks(rows)], engine)
+        slices = Slices(scratch, [one for rows in listing(names) for one in scratch.write_chunks(rows)])
+        slices.settle(engine)
         found = [*check_ranges(engine, store, uses, SMALL, ("path",), slices.cutter, pieces)]
-        marks = dict(slices.join(pieces, engine, mark_slice))
+        free = {name for rows in slices.unreferenced(pieces, engine, ()).batches() for name in rows[0].to_pylist()}
     said = [
         (number, row, one.flaws, one.entries, one.table and one.table.to_pydict())
         for number, row, one in sorted(found, key=lambda checked: checked[0])
     ]
-    met = pa.concat_tables(marks[number].table for number in sorted(marks))["referenced"].to_pylist()
-    return [*said, ([name for name, referred in zip(names, met, strict=True) if referred],)]
+    return [*said, ([name for name in names if name not in free],)]
 
 
 def test_ranges_are_verified_alike(spark: SparkEngine, store: LocalStore, tmp_path: Path) -> None:

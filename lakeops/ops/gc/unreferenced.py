@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine, R, TaskRows, from_ipc
+from lakeops.engine.base import Engine, from_ipc
 from lakeops.model.arrow import array, from_numpy, in_one, to_numpy
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound, Transient
@@ -56,7 +56,7 @@ _CHUNKS = 8
 """Chunks of the listing that a slice has at least."""
 
 _SLICES_ON_SPARK = 4
-"""The most slices that are joined as one on Spark: some 160 MB, and few jobs."""
+"""The most slices that a task on Spark joins, one after the other: few jobs."""
 
 _BATCH = 65_536
 """Rows that are handed over at a time."""
@@ -137,7 +137,7 @@ class FileCount:
 
 @dataclass
 class StoreListing:
-    """A store's files as they were listed. Rows have the columns of ``schema``.
+    """A store's files as they were listed.
 
     With a ``cutoff`` they are sorted out: objects that were begun before it lie in ``chunks``, metadata files in
     ``files`` by kind. ``listed`` counts all objects of lakeops, ``young`` what is too young, ``strays`` what somebody
@@ -145,7 +145,6 @@ class StoreListing:
     """
 
     cutoff: datetime | None
-    schema: pa.Schema = LISTED_SCHEMA
     names: int = 0
     chunks: list[Chunk] = field(default_factory=list)
     files: dict[str, list[pa.Table]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
@@ -155,8 +154,7 @@ class StoreListing:
 
     def take(self, listing: Listing, scratch: Scratch) -> None:
         """Add what comes next, but for the scratch files."""
-        columns = (listing.keys, listing.sizes, listing.mtimes, listing.marks)
-        rows = pa.table(list(columns[: len(self.schema)]), schema=self.schema)
+        rows = pa.table([listing.keys, listing.sizes, listing.mtimes], schema=LISTED_SCHEMA)
         own = pc.starts_with(rows["physical_address"], scratch.prefix)
         rows = rows.filter(pc.invert(own)) if pc.any(own).as_py() else rows
         self.names += len(rows)
@@ -236,7 +234,7 @@ def list_store(
     scratch.settle(place)
     proof = tuple(scratch.write([(0, LISTED_SCHEMA.empty_table())]))
     parts, done = dict[int, StoreListing](), found.names
-    tasks = (ListTask(*borders, found.cutoff, found.schema, proof) for borders in place.parts(store, after))
+    tasks = (ListTask(*borders, found.cutoff, proof) for borders in place.parts(store, after))
     for number, part in place.run(partial(list_part, scratch=scratch), tasks, store):
         parts[number], done = part, done + part.names
         on_progress(done)
@@ -252,14 +250,13 @@ class ListTask:
     after: str
     until: str
     cutoff: datetime | None
-    schema: pa.Schema
     proof: tuple[Piece, ...]
 
 
 def list_part(task: ListTask, store: ObjectStore, *, scratch: Scratch) -> StoreListing:
     """List the task's part into scratch files. Safe to run any number of times."""
     any(_read_pieces(scratch.place, task.proof))  # an empty directory of another machine would be a listing, too
-    found = StoreListing(task.cutoff, task.schema)
+    found = StoreListing(task.cutoff)
     for listing in gathered(store.scan(after=task.after, until=task.until, skip_special=True, moving=True), _BATCH):
         found.take(listing, scratch)
     return found
@@ -291,10 +288,11 @@ def unreferenced(
     store, ranges = scratch.store, _one_each([ranges], "id")
     count = sum(chunk.count for chunk in listed)
     engine = engine.for_work((count + sum(ranges["count"].to_pylist())) * _ROW_SECONDS)
-    slices = Slices(scratch, listed, engine)
+    slices = Slices(scratch, listed)
+    slices.settle(engine)
     cutter, references = slices.cutter, list[Piece]()
     for some in addresses:
-        references += cutter.cut(pa.table([managed(store.url, some).cast(pa.string())], schema=_REFERENCED))
+        references += cutter.cut(managed(store.url, some))
     most = ranges_for(_TOGETHER if engine.in_process else _TOGETHER_ON_SPARK, [ranges])
     group, total = min(engine.group(ranges.num_rows), most), ranges.num_rows
     neighbours, done = Metarange(ranges.sort_by("first_path")), 0
@@ -303,9 +301,7 @@ def unreferenced(
         references += read
         done += min(group, total - number * group)
         on_progress(done, total)
-    work = partial(join_slice, scratch=scratch, prefixes=tuple(prefixes))
-    free = dict(slices.join(references, engine, work))
-    return Unreferenced(scratch.place, count, [chunk for number in sorted(free) for chunk in free[number]])
+    return slices.unreferenced(references, engine, prefixes)
 
 
 class Unreferenced:
@@ -405,39 +401,44 @@ def _out_of_order() -> Transient:
 
 
 class Slices:
-    """A listing in slices of some chunks each, of about equal sizes, on an engine.
+    """A listing in slices of some chunks each, of about equal sizes.
 
-    ``borders`` are the first name of each slice, and one past the last name. So slices of references have similar
-    sizes.
+    The cutter's borders are the first name of each slice, and one past the last name. So slices of references have
+    similar sizes.
     """
 
-    def __init__(self, scratch: Scratch, chunks: Sequence[Chunk], engine: Engine) -> None:
+    def __init__(self, scratch: Scratch, chunks: Sequence[Chunk]) -> None:
         if any(before.last >= after.first for before, after in pairwise(chunks)):
             raise _out_of_order()
-        if chunks:
-            scratch.settle(engine)
-        self._place = scratch.place
-        count, size = sum(chunk.count for chunk in chunks), sum(chunk.size_bytes for chunk in chunks)
-        slices = min(SLICES, max(-(-count // SLICE), -(-size // SLICE_BYTES)))
-        slices = slices if engine.in_process else -(-slices // min(_SLICES_ON_SPARK, engine.group(slices)))
-        starts = accumulate((chunk.count for chunk in chunks), initial=0)
-        groups = groupby(zip(starts, chunks, strict=False), key=lambda pair: pair[0] * slices // count)
-        self._slices = [[chunk for _, chunk in some] for _, some in groups]
+        self.count: int = sum(chunk.count for chunk in chunks)
+        self._scratch = scratch
+        slices = max(-(-self.count // SLICE), -(-sum(chunk.size_bytes for chunk in chunks) // SLICE_BYTES))
+        starts, slices = accumulate((chunk.count for chunk in chunks), initial=0), min(SLICES, slices)
+        groups = groupby(zip(starts, chunks, strict=False), key=lambda pair: pair[0] * slices // self.count)
+        self._slices = [tuple(chunk for _, chunk in some) for _, some in groups]
         ends = [f"{chunks[-1].last}\0"] if chunks else []
-        borders = array([*(some[0].first for some in self._slices), *ends], pa.string())
-        self.cutter = Cutter(scratch, borders)
+        self.cutter = Cutter(scratch, array([*(some[0].first for some in self._slices), *ends], pa.string()))
 
-    def join(
-        self, references: Iterable[Piece], engine: Engine, work: Callable[[JoinTask, ObjectStore], R]
-    ) -> Iterator[tuple[int, R]]:
-        """The number of each slice, in any order, and what ``work`` makes of it and its pieces of the references."""
+    def settle(self, engine: Engine) -> None:
+        """Have the listing, if there is any, where the tasks of an engine see it."""
+        if self._slices:
+            self._scratch.settle(engine)
+
+    def unreferenced(self, references: Iterable[Piece], engine: Engine, prefixes: Iterable[str]) -> Unreferenced:
+        """What no reference is equal to, and does not lie under the prefixes."""
         # The threads that read are gone, and what they had freed would stay with them.
         pa.default_memory_pool().release_unused()
         by_slice = defaultdict[int, list[Piece]](list)
         for piece in references:
             by_slice[piece.slice].append(piece)
-        tasks = (JoinTask(tuple(some), tuple(by_slice[number])) for number, some in enumerate(self._slices))
-        return engine.run(work, tasks, self._place)
+        tasks = [JoinTask(some, tuple(by_slice[number])) for number, some in enumerate(self._slices)]
+        group = 1 if engine.in_process else min(_SLICES_ON_SPARK, engine.group(len(tasks)))
+        work = partial(join_slices, scratch=self._scratch, prefixes=tuple(prefixes))
+        grouped = (tuple(tasks[at : at + group]) for at in range(0, len(tasks), group))
+        free = dict(engine.run(work, grouped, self._scratch.place))
+        return Unreferenced(
+            self._scratch.place, self.count, [chunk for number in sorted(free) for chunk in free[number]]
+        )
 
 
 class _Scratch(LocalStore):
@@ -496,9 +497,12 @@ class Cutter:
     scratch: Scratch
     borders: pa.Array
 
-    def cut(self, rows: pa.Table) -> list[Piece]:
-        """Write rows to one scratch file, slice by slice."""
-        return self.scratch.write(_by_slice(rows.combine_chunks(), self.borders))
+    def cut(self, keys: Sequence[str] | pa.Array | pa.ChunkedArray) -> list[Piece]:
+        """Write keys of the namespace to one scratch file, slice by slice."""
+        column = (
+            in_one(keys).cast(pa.string()) if isinstance(keys, pa.Array | pa.ChunkedArray) else array(keys, pa.string())
+        )
+        return self.scratch.write(_by_slice(pa.table([column], schema=_REFERENCED), self.borders))
 
 
 def read_references(task: tuple[RangeRow, ...], store: ObjectStore, *, cutter: Cutter) -> list[Piece]:
@@ -507,7 +511,7 @@ def read_references(task: tuple[RangeRow, ...], store: ObjectStore, *, cutter: C
     names = pa.concat_arrays([managed(store.url, table.column(0)) for table in tables])
     if any(after.first_path <= before.last_path for before, after in pairwise(task)):
         names = names.unique()  # of several commits, which have most addresses in common
-    return cutter.cut(pa.table([names], schema=_REFERENCED))
+    return cutter.cut(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,30 +522,24 @@ class JoinTask:
     referenced: tuple[Piece, ...]
 
 
-def join_slice(task: JoinTask, place: ObjectStore, *, scratch: Scratch, prefixes: tuple[str, ...]) -> list[Chunk]:
-    """Find the rows of a slice that nothing refers to. Raises ``Corrupted`` where a piece is not what was written."""
-    rows = pa.concat_tables(read_chunks(place, task.listed)).combine_chunks()
-    kept = _referenced(rows, place, task.referenced) | _lie_under(rows.column(0), prefixes)
-    return scratch.write_chunks(rows.filter(from_numpy(~kept)))
-
-
-def mark_slice(task: JoinTask, place: ObjectStore) -> TaskRows:
-    """Say of each row of a slice whether something refers to it, in a column of bits. Raises ``Corrupted``."""
-    rows = pa.concat_tables(read_chunks(place, task.listed))
-    return TaskRows(pa.table({"referenced": from_numpy(_referenced(rows, place, task.referenced))}))
-
-
-def _referenced(rows: pa.Table, place: ObjectStore, references: Sequence[Piece]) -> Mask:
-    names = in_one(rows.column(0))
-    met = np.zeros(len(names), np.bool_)
-    held, count = list[pa.Table](), 0
-    for number, table in enumerate(_read_pieces(place, references), 1):
-        held.append(table)
-        count += table.num_rows
-        if count >= len(names) or number == len(references):  # a larger hash table is slower than another call
-            met |= to_numpy(pc.is_in(names, value_set=pa.concat_tables(held).column(0)))
-            held, count = [], 0
-    return met
+def join_slices(
+    tasks: Sequence[JoinTask], place: ObjectStore, *, scratch: Scratch, prefixes: tuple[str, ...]
+) -> list[Chunk]:
+    """Find the rows of slices that nothing refers to. Raises ``Corrupted`` where a piece is not what was written."""
+    found = list[Chunk]()
+    for task in tasks:
+        rows = pa.concat_tables(read_chunks(place, task.listed)).combine_chunks()
+        names = rows.column(0)
+        met = _lie_under(names, prefixes)
+        held, count = list[pa.Table](), 0
+        for number, table in enumerate(_read_pieces(place, task.referenced), 1):
+            held.append(table)
+            count += table.num_rows
+            if count >= len(names) or number == len(task.referenced):  # a larger hash table is slower than another call
+                met |= to_numpy(in_one(pc.is_in(names, value_set=pa.concat_tables(held).column(0))))
+                held, count = [], 0
+        found += scratch.write_chunks(rows.filter(from_numpy(~met)))
+    return found
 
 
 def read_chunks(place: ObjectStore, chunks: Iterable[Chunk]) -> Iterator[pa.Table]:
