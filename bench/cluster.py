@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-import pyarrow as pa
 import pyspark
 from services.spark import SPARK_CONF, cluster
 from support.references import spark_addresses as addresses
@@ -36,7 +35,7 @@ from support.references import spark_addresses as addresses
 from bench.dataset import DataSet
 from bench.far import server
 from bench.lake_side import _forget_peak
-from bench.made_up import TOGETHER, pretend
+from bench.made_up import TOGETHER, pretend, write
 from bench.page import BEGIN, DOCS, END, put
 from bench.run import machine
 from bench.sample import CODE
@@ -62,7 +61,6 @@ COSTS = ("local", "driver", "JVM", "executors", "workers", "driver's share", "Sp
 HEADINGS = ("verb", *COSTS, "jobs", "tasks", "MB")
 PEAKS = "peaks: local, driver, JVM, executor, worker"
 VERBS = ("import", "commit", "merge", "gc mark", "fsck", "mirror replicate")
-NAMES = pa.schema([("name", pa.string())])
 
 
 class Side:
@@ -79,10 +77,8 @@ class Side:
     def make(self) -> None:
         """The repositories, in process, and the names of the listings."""
         for source, count, names in ((True, self.size, self.data.paths), (False, self.size * 6 // 5, addresses)):
-            with pa.OSFile(self.names[source], "wb") as file, pa.ipc.new_file(file, NAMES) as out:
-                for start in range(0, count, TOGETHER):
-                    numbers = np.arange(start, start + TOGETHER, dtype=np.uint64)
-                    out.write_batch(pa.record_batch([names(numbers)], NAMES))
+            pages = (np.arange(at, at + TOGETHER, dtype=np.uint64) for at in range(0, count, TOGETHER))
+            write(self.names[source], map(names, pages))
         repo = self.lake.create_repository("bench", storage_namespace=self.namespace)
         ctx = repo._ctx
         every, field = self.data.batches(), ENTRY_SCHEMA.field(1)

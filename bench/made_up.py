@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,17 +14,27 @@ from lakeops.store.base import Listing
 
 TOGETHER = 1_000
 """Names of a page."""
+NAMES = pa.schema([("name", pa.string())])
+
+
+def write(file: str, pages: Iterable[pa.Array]) -> None:
+    """Write names in order, ``TOGETHER`` a page, and the first name of each page."""
+    firsts = []
+    with pa.OSFile(file, "wb") as sink, pa.ipc.new_file(sink, NAMES) as out:
+        for page in pages:
+            out.write_batch(pa.record_batch([page], NAMES))
+            firsts.append(page[0].as_py())
+    Path(f"{file}.firsts").write_text("\n".join(firsts))
 
 
 @cache
-def _batches(file: str) -> tuple[pa.ipc.RecordBatchFileReader, list[str]]:
-    """A file of names, and the first name of each of its batches."""
-    found = pa.ipc.open_file(pa.OSFile(file))
-    return found, [found.get_batch(number)[0][0].as_py() for number in range(found.num_record_batches)]
+def _pages(file: str) -> tuple[pa.ipc.RecordBatchFileReader, list[str]]:
+    """A file of names, and the first name of each of its pages."""
+    return pa.ipc.open_file(pa.OSFile(file)), Path(f"{file}.firsts").read_text().split("\n")
 
 
 def _listed(file: str, after: str, until: str) -> Iterator[Listing]:
-    found, firsts = _batches(file)
+    found, firsts = _pages(file)
     for number in range(max(0, bisect_right(firsts, after) - 1), len(firsts)):
         if until and firsts[number] > until:
             return
@@ -50,7 +61,7 @@ def pretend(kind: Any, shown: dict[str, str], only: Sequence[str] = ()) -> None:
     def divided(store: Any, after: str, count: int) -> Sequence[str]:
         if store.url not in shown:
             return borders(store, after, count)
-        firsts = _batches(shown[store.url])[1]
+        firsts = _pages(shown[store.url])[1]
         return [name for name in firsts[:: -(-len(firsts) // count)] if name > after]
 
     def taken_along(store: Any) -> tuple[Any, ...]:
