@@ -1,4 +1,4 @@
-"""A mark's files: what the store holds, the list of what a sweep deletes, and the report for people.
+"""A mark's files: the list of what a sweep deletes, and the report for people.
 
 The list is Parquet, so that any tool can read it. Its digest is kept in the catalog, where those who may only write to
 the bucket cannot change it. The list is read only after the whole file was found to have this digest.

@@ -93,7 +93,8 @@ def mark(ctx: Context) -> Mark:
     with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder, scratching(ctx.store, Path(folder)) as scratch:
         # 1. List.
         grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
-        listing, engine = _list(ctx, now - grace, scratch)
+        listing = StoreListing(now - grace)
+        engine = list_store(ctx.store, listing, ctx.engine(), scratch, lambda done: ctx.progress("listing", done, 0))
         # 2. Expire commits.
         begun, since = ctx.catalog.marks.begin_mark(ctx.repository_id, mark_id, cutoff=now - grace)
         decided = expire_commits(ctx, begun, since, unix_seconds(now))
@@ -129,7 +130,8 @@ def dry_run(ctx: Context) -> DryRun:
     grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
     planned = Mark("", MarkState.MARKING, now, now - grace)
     with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder, scratching(ctx.store, Path(folder)) as scratch:
-        listing, engine = _list(ctx, planned.cutoff, scratch)
+        listing = StoreListing(planned.cutoff)
+        engine = list_store(ctx.store, listing, ctx.engine(), scratch, lambda done: ctx.progress("listing", done, 0))
         decided = make_plan(ctx, unix_seconds(now)).decided
         roots = ctx.catalog.retention.roots(ctx.repository_id)
         live = [commit for commit in roots.commits if commit.id not in decided.expired]
@@ -162,12 +164,6 @@ def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
             f"the database's clock says {now:%Y-%m-%d %H:%M} UTC, {timedelta(seconds=ahead)} ahead of the store's: "
             "one of them is wrong; nothing is expired or deleted until they agree"
         )
-
-
-def _list(ctx: Context, cutoff: datetime, scratch: Scratch) -> tuple[StoreListing, Engine]:
-    """The sorted listing of the namespace, and the engine that made it."""
-    found = StoreListing(cutoff)
-    return found, list_store(ctx.store, found, ctx.engine(), scratch, lambda done: ctx.progress("listing", done, 0))
 
 
 def _find_garbage(

@@ -19,7 +19,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
-from typing import BinaryIO
 from zlib import crc32
 
 import numpy as np
@@ -34,7 +33,7 @@ from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNo
 from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
 from lakeops.ranges.range_file import fetch_range
 from lakeops.store import layout
-from lakeops.store.base import Listing, ObjectStore, PutResult, pieces
+from lakeops.store.base import Listing, ObjectStore
 from lakeops.store.in_flight import IN_FLIGHT, read_ahead
 from lakeops.store.listing import LISTING_SECONDS, gathered
 from lakeops.store.local import LocalStore
@@ -75,8 +74,6 @@ _ROW_SECONDS = 8e-7
 
 _COMPACT = 1_000_000
 """Ranges of many metaranges after which those that repeat are dropped."""
-
-_PIECE = 1 << 20
 
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """How scratch files are written: writing half as many bytes costs less than compressing them."""
@@ -286,9 +283,8 @@ def unreferenced(
     directory is full, or Spark gave up.
     """
     store, ranges = scratch.store, _one_each([ranges], "id")
-    count = sum(chunk.count for chunk in listed)
-    engine = engine.for_work((count + sum(ranges["count"].to_pylist())) * _ROW_SECONDS)
     slices = Slices(scratch, listed)
+    engine = engine.for_work((slices.count + sum(ranges["count"].to_pylist())) * _ROW_SECONDS)
     slices.settle(engine)
     cutter, references = slices.cutter, list[Piece]()
     for some in addresses:
@@ -305,17 +301,13 @@ def unreferenced(
 
 
 class Unreferenced:
-    """Unreferenced objects: ``count`` of the ``listed`` ones. They lie in scratch files."""
+    """Unreferenced objects: ``count`` of the ``listed`` ones, so others are ``kept``. They lie in scratch files."""
 
     def __init__(self, place: ObjectStore, listed: int, chunks: Sequence[Chunk]) -> None:
         self.listed = listed
         self.count: int = sum(chunk.count for chunk in chunks)
+        self.kept: int = listed - self.count
         self._place, self._chunks = place, chunks
-
-    @property
-    def kept(self) -> int:
-        """How many listed objects something refers to, or a prefix keeps."""
-        return self.listed - self.count
 
     def batches(self) -> Iterator[pa.Table]:
         """The objects, sorted by address: tables of ``LISTED_SCHEMA``, none empty. Can be asked for again.
@@ -339,6 +331,7 @@ class Scratch:
     store: ObjectStore
     place: ObjectStore
     prefix: str
+    folder: Path
 
     def settle(self, engine: Engine) -> None:
         """Have the files where the tasks of an engine see them."""
@@ -356,13 +349,16 @@ class Scratch:
             ends.append((number, sink.tell()))
         data = sink.getvalue().to_pybytes()
         try:
-            if data:
+            if data and self.place is self.store:
                 self.place.put(key, data)
+            elif data:  # no file of this machine has to last, and nobody asks for its digest
+                (self.folder / self.prefix).mkdir(parents=True, exist_ok=True)
+                (self.folder / key).write_bytes(data)
         except LakeopsError:  # of a store, some of which are OSErrors too
             raise
         except OSError as error:
             raise Transient(
-                f"a scratch file cannot be written: {error}; see that {tempfile.gettempdir()} has room, or run it on "
+                f"a scratch file cannot be written: {error}; see that {self.place.url} has room, or run it on "
                 "Spark; nothing was deleted",
                 kind="engine_unavailable",
             ) from error
@@ -387,7 +383,8 @@ class Scratch:
 def scratching(store: ObjectStore, folder: Path | None = None) -> Iterator[Scratch]:
     """A place for scratch files inside the block, in a local ``folder`` at first. They go then, or as garbage."""
     with tempfile.TemporaryDirectory(prefix="lakeops-", dir=folder) as name:
-        scratch = Scratch(store, _Scratch(Path(name).resolve()), f"{layout.TASKS}{Ids().new()}/")
+        local = Path(name).resolve()
+        scratch = Scratch(store, LocalStore(local, fsync=False), f"{layout.TASKS}{Ids().new()}/", local)
         try:
             yield scratch
         finally:
@@ -439,21 +436,6 @@ class Slices:
         return Unreferenced(
             self._scratch.place, self.count, [chunk for number in sorted(free) for chunk in free[number]]
         )
-
-
-class _Scratch(LocalStore):
-    """A directory of one run: no file of it has to last, and nobody asks for its digest."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, fsync=False)
-
-    def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
-        """Write a file under a fresh name, as it is."""
-        del if_absent, content_type
-        file = self.root / key
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("xb") as target:
-            return PutResult(sum(map(target.write, pieces(data, _PIECE))), "")
 
 
 def _by_slice(rows: pa.Table, borders: pa.Array) -> Iterator[tuple[int, pa.Table]]:
