@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
+from functools import partialmethod
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,22 +17,28 @@ from hypothesis import strategies as st
 from support.big_listing import make_ranges
 from support.errors import raising
 from support.references import ALIKE, listing, names, referring, rows, searched
-from support.rows import THOROUGH, Groups, Losing, RecordingStore, numbered
+from support.rows import THOROUGH, Elsewhere, Groups, Losing, RecordingStore, numbered
 from support.rows import built as built_from
 
-from lakeops.engine.base import LocalEngine
+from lakeops.engine.base import Engine, LocalEngine
 from lakeops.model.errors import Corrupted, ObjectNotFound, StoreUnavailable, Transient
 from lakeops.ops.gc import unreferenced as module
 from lakeops.ops.gc.unreferenced import (
+    KINDS,
     LISTED_SCHEMA,
     Cutter,
+    ListTask,
     Scratch,
     Slices,
+    StoreListing,
     distinct_ranges,
+    list_part,
+    list_store,
     read_chunks,
     scratching,
 )
 from lakeops.ranges.metarange import Metarange
+from lakeops.store import layout
 from lakeops.store.layout import TASKS
 from lakeops.store.local import LocalStore
 from lakeops.testing.faults import Faults
@@ -210,20 +218,22 @@ def test_slices_are_bounded_by_text_too(store, monkeypatch):
 def test_references_that_are_cut_off_or_changed_stop_everything(store, monkeypatch):
     some = [f"data/1/{number:03}" for number in range(100)]
     live = referring(store, some).table
+    real = LocalStore.get_range
+
+    def damaged(self, key, *asked, damage):
+        data = real(self, key, *asked)
+        return damage(data) if key.startswith(TASKS) else data
+
+    def gone(self, key, *asked):
+        return real(self, f"{key}.gone" if key.startswith(TASKS) else key, *asked)
+
     for damage in (lambda data: data[:-1], lambda data: data[:-9] + b"x" + data[-8:], lambda data: b""):
         with monkeypatch.context() as patch:
-            real = LocalStore.get_range
-            patch.setattr(
-                LocalStore,
-                "get_range",
-                lambda self, key, *asked, real=real, damage=damage: (
-                    damage(real(self, key, *asked)) if key.startswith(TASKS) else real(self, key, *asked)
-                ),
-            )
+            patch.setattr(LocalStore, "get_range", partialmethod(damaged, damage=damage))
             with pytest.raises(Corrupted, match="not what was written there; nothing was deleted"):
                 found(store, some, live)
     with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "get_range", lambda self, key, *_: self.get(f"{key}.gone"))
+        patch.setattr(LocalStore, "get_range", gone)
         with raising("unsupported", r"same storage, .*nothing was deleted"):
             found(store, some, live)
 
@@ -383,3 +393,54 @@ def test_memory_does_not_grow_with_the_listing(tmp_path):
     # The rows alone would take 180 MB more.
     assert peaks[1] - peaks[0] < 110
     assert peaks[1] < 450
+
+
+# --- a namespace is listed in parts as it is listed whole ---
+
+
+class Later(Elsewhere):
+    """An engine that takes the work over once there is so much of it."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(2)
+        self._seconds = seconds
+
+    def for_work(self, seconds: float) -> Engine:
+        return self if seconds >= self._seconds else LocalEngine(2)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-4, 3e-4])
+def test_a_listing_in_parts_is_the_whole_listing(store, monkeypatch, seconds):
+    monkeypatch.setattr(module, "_BATCH", 16)
+    keys = [f"data/20260101{hour:02}/{number:04}{'0' * 20}" for hour in range(12) for number in range(9)]
+    keys += ["data/20260101/stray", "data/a/b", "zzz/stray", f"{TASKS}killed/1.arrow", f"{layout.PROBE}0", "data/y"]
+    for key in keys:
+        store.put(key, b"123")
+    listings = []
+    for engine in (LocalEngine(2), Later(seconds)):
+        told = []
+        with scratching(store) as scratch:
+            listing = StoreListing(datetime.now(UTC) + timedelta(hours=1))
+            place = list_store(store, listing, engine, scratch, told.append)
+            assert place.in_process == (engine.for_work(1).in_process)
+            slices = Slices(scratch, listing.chunks)
+            names = [name for rows in read_chunks(scratch.place, listing.chunks) for name in rows[0].to_pylist()]
+            assert slices.count == len(names) == 108
+        assert told[-1] == listing.names == len(keys)
+        files = {kind: listing.old(kind)["physical_address"].to_pylist() for kind in KINDS}
+        listings.append((names, files, listing.listed, listing.young, listing.strays))
+    assert listings[0] == listings[1]
+    assert [item.key for item in store.list(TASKS)] == [f"{TASKS}killed/1.arrow"], "a killed driver's, for a mark"
+
+
+def test_a_worker_that_does_not_see_the_namespace_lists_nothing(store, tmp_path):
+    """Its own empty directory at the same place would be a listing without objects."""
+    with scratching(store) as scratch:
+        scratch.settle(Elsewhere())
+        proof = tuple(scratch.write([(0, LISTED_SCHEMA.empty_table())]))
+        other = LocalStore(tmp_path / "other machine", fsync=False)
+        other.put("data/nothing", b"")
+        task = ListTask("", "", None, proof)
+        assert list_part(task, store, scratch=scratch).names == 0
+        with raising("unsupported", "workers and driver need the same storage"):
+            list_part(task, other, scratch=Scratch(other, other, scratch.prefix, tmp_path))
