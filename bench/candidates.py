@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,17 +103,18 @@ def _lakeops(folder: Path) -> Callable[[], int]:
     import duckdb  # noqa: F401 - both sides have loaded it before the clock starts
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from support.references import searched
 
     from lakeops.engine.base import LocalEngine
-    from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, unreferenced
+    from lakeops.ops.gc.unreferenced import LISTED_SCHEMA
     from lakeops.store.local import LocalStore
 
     def work() -> int:
         # Not `read_table`, which imports pandas where it is installed.
         ranges = pa.concat_tables([pq.ParquetFile(folder / f"ranges-{version}.parquet").read() for version in (0, 1)])
-        store, listing = LocalStore(folder, fsync=False), partial(_spooled, folder / _SPOOLED)
+        store, listing = LocalStore(folder, fsync=False), _spooled(folder / _SPOOLED)
         with (
-            unreferenced(store, listing, ranges, engine=LocalEngine(), folder=folder) as found,
+            searched(store, listing, ranges, engine=LocalEngine(), folder=folder) as (found, _),
             pq.ParquetWriter(folder / _FOUND, LISTED_SCHEMA, use_dictionary=False) as writer,
         ):
             for table in found.batches():

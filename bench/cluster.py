@@ -21,14 +21,13 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
-import pyarrow as pa
 import pyspark
 from services.spark import SPARK_CONF, cluster
 from support.references import spark_addresses as addresses
@@ -36,6 +35,7 @@ from support.references import spark_addresses as addresses
 from bench.dataset import DataSet
 from bench.far import server
 from bench.lake_side import _forget_peak
+from bench.made_up import TOGETHER, pretend, write
 from bench.page import BEGIN, DOCS, END, put
 from bench.run import machine
 from bench.sample import CODE
@@ -49,7 +49,7 @@ from lakeops.ops.mirror.copying import MOST_OBJECTS
 from lakeops.ops.publish import CommitPlan, publish, snapshot
 from lakeops.ranges.build import build
 from lakeops.ranges.range_file import write_metarange
-from lakeops.store.base import Listing, StoreSettings
+from lakeops.store.base import StoreSettings
 from lakeops.store.s3.client import client
 from lakeops.testing import ManualClock
 
@@ -60,7 +60,7 @@ FORMULA = "start + driver + JVM + (executors + workers) / min(cores, pieces)"
 COSTS = ("local", "driver", "JVM", "executors", "workers", "driver's share", "Spark / local", "start")
 HEADINGS = ("verb", *COSTS, "jobs", "tasks", "MB")
 PEAKS = "peaks: local, driver, JVM, executor, worker"
-NAMES = pa.schema([("name", pa.string())])
+VERBS = ("import", "commit", "merge", "gc mark", "fsck", "mirror replicate")
 
 
 class Side:
@@ -69,29 +69,16 @@ class Side:
     def __init__(self, lake: Lake, root: str, size: int) -> None:
         self.lake, self.root, self.size, self.data = lake, root, size, DataSet(size)
         self.namespace, self.source = f"{root}/namespace", f"{root.rpartition('/')[0]}/source"
+        # Paths of a source, and addresses of which every sixth is nobody's.
         self.names = [f"{lake.settings.home}/{name}.arrow" for name in ("addresses", "paths")]
-        kind = type(lake.stores().at(self.namespace))
-        scan = kind.scan
-
-        def scanned(store: Any, *, under: str = "", **how: bool) -> Iterator[Listing]:
-            yield from scan(store, under=under, **how) if store.url != self.source else ()
-            if store.url in {self.source, self.namespace} and not under:
-                yield from self.listing(store.url == self.source)
-
-        kind.scan = scanned
-
-    def listing(self, source: bool) -> Iterator[Listing]:
-        """A thousand names at a time: paths of a source, or addresses of which every sixth is nobody's."""
-        with pa.OSFile(self.names[source]) as file, pa.ipc.open_stream(file) as stream:
-            for batch in stream:
-                yield Listing(batch[0].to_pylist(), [1_000] * 1_000, [1_700_000_000] * 1_000, ["0" * 32] * 1_000)
+        shown = dict(zip((self.namespace, self.source), self.names, strict=True))
+        pretend(type(lake.stores().at(self.namespace)), shown, [self.source])
 
     def make(self) -> None:
         """The repositories, in process, and the names of the listings."""
         for source, count, names in ((True, self.size, self.data.paths), (False, self.size * 6 // 5, addresses)):
-            with pa.OSFile(self.names[source], "wb") as file, pa.ipc.new_stream(file, NAMES) as out:
-                for start in range(0, count, 1_000):
-                    out.write_batch(pa.record_batch([names(np.arange(start, start + 1_000, dtype=np.uint64))], NAMES))
+            pages = (np.arange(at, at + TOGETHER, dtype=np.uint64) for at in range(0, count, TOGETHER))
+            write(self.names[source], map(names, pages))
         repo = self.lake.create_repository("bench", storage_namespace=self.namespace)
         ctx = repo._ctx
         every, field = self.data.batches(), ENTRY_SCHEMA.field(1)
@@ -176,7 +163,7 @@ def _counts(engine: Any) -> dict[str, int]:
     return {"jobs": len(jobs) - 1, "tasks": tasks - 1, "result_bytes": size}
 
 
-def measure(size: int, *, s3: bool) -> dict[str, Any]:
+def measure(size: int, *, s3: bool, only: Container[str] = VERBS) -> dict[str, Any]:
     """What each verb took on both engines, as a JSON document."""
     rows: dict[str, Any] = {}
     with ExitStack() as stack:
@@ -201,7 +188,7 @@ def measure(size: int, *, s3: bool) -> dict[str, Any]:
 
         for side in roots:
             run("make", side)
-        for verb in ("import", "commit", "merge", "gc mark", "fsck", "mirror replicate"):
+        for verb in (verb for verb in VERBS if verb in only):
             rows[verb] = {side: run(verb, side) for side in roots} | {"load": os.getloadavg()[0]}
             same = [rows[verb][side].pop("answer") for side in roots]
             assert same[0] == same[1], f"{verb}: {same}"
@@ -238,10 +225,11 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="1M")
     parser.add_argument("--s3", action="store_true", help="in a bucket")
     parser.add_argument("--no-page", action="store_true", help="leave docs/ as it is")
+    parser.add_argument("--only", choices=VERBS, nargs="+", help="these verbs, without the page")
     given = parser.parse_args()
-    lines = [*table(measure(SIZES[given.size], s3=given.s3))]
+    lines = [*table(measure(SIZES[given.size], s3=given.s3, only=given.only or VERBS))]
     print("\n".join(lines))
-    if not given.no_page:
+    if not (given.no_page or given.only):
         command = f"`make bench-spark SIZE={given.size}{' S3=1' if given.s3 else ''}`"
         put(DOCS / "spark.md", BEGIN, END, [f"{command}: {lines[0]}", *lines[1:]])
 

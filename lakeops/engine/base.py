@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import chain, count, islice, pairwise
 from typing import TypeVar
 
 import pyarrow as pa
@@ -21,6 +21,9 @@ from lakeops.store.in_flight import IN_FLIGHT, in_flight
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_PARTS = 128
+"""Parts that what a store holds is divided into at most, flat folders apart."""
 
 
 class Engine(ABC):
@@ -65,6 +68,12 @@ class Engine(ABC):
             items: how many there are.
             at_once: whether a task asks the store for many of its pieces at once, and not for one after the other.
         """
+
+    def parts(self, store: ObjectStore, after: str) -> list[tuple[str, str]]:
+        """What a store holds behind ``after``, in parts for a task each to scan: behind which key, up to which."""
+        borders = store.borders(after, _PARTS)
+        group = self.group(len(borders) + 1)
+        return [*pairwise([after, *borders[group - 1 :: group], ""])]
 
     def for_work(self, seconds: float) -> Engine:  # noqa: ARG002 - for an engine that chooses
         """The engine for work that one core would take so long for: this one, unless it is one that chooses."""

@@ -27,7 +27,7 @@ from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Commit, IdempotentRequest
 from lakeops.ops import inventory as inventories
 from lakeops.ops.context import Context, check_name
-from lakeops.ops.listed import LISTING_SECONDS, PartTask, build_in_parts, entries
+from lakeops.ops.listed import PartTask, build_in_parts, entries
 from lakeops.ops.overlap import check_source_apart
 from lakeops.ops.publish import CommitPlan, CommitResult, in_turn, publish, read_first, require_clean, snapshot
 from lakeops.ranges.build import build, replace_prefix
@@ -37,6 +37,7 @@ from lakeops.ranges.rewrite import RANGE_SECONDS
 from lakeops.store import layout
 from lakeops.store.base import Listing, ObjectStore
 from lakeops.store.disk_cache import background_writes, flush
+from lakeops.store.listing import LISTING_SECONDS
 from lakeops.store.open import parse_location, without_links
 
 _RESUMED_SECONDS = 3600
@@ -121,7 +122,7 @@ def import_objects(
     require_clean(ctx, found)
     store = ctx.stores().at(place)
     # The imported entries become ranges of their own, some of them perhaps the head's, before the branch is looked at.
-    # A directory is watched while it is listed, so a listing of it has to be whole.
+    # A directory is watched while it is listed, so one process lists it, whole.
     how = f"skip={skip_special}" if idempotency_key and store.remote else ""
     with _Checkpoint.find(ctx, request, found.head, folder, how) as checkpoint:
         if inventory:
@@ -130,7 +131,8 @@ def import_objects(
             )
         else:
             total, listings = 0, store.scan(after=checkpoint.after, skip_special=skip_special)
-        ranges = partial(checkpoint.build, source=None if inventory else store, skip_special=skip_special, total=total)
+        apart = store if store.remote and not inventory else None
+        ranges = partial(checkpoint.build, source=apart, skip_special=skip_special, total=total)
         single, refused = None, None
         try:
             part = ranges(entries(listings, place, folder, skip_special=skip_special))
@@ -240,7 +242,7 @@ class _Checkpoint:
                 split,
                 attempt,
                 engine=ctx.engine(),
-                seconds=RANGE_SECONDS + (LISTING_SECONDS if source and source.remote else 0),
+                seconds=RANGE_SECONDS + (LISTING_SECONDS if source else 0),
                 known=self.known,
                 on_progress=told,
                 on_ranges=save,

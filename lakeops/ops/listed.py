@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise, starmap
+from itertools import starmap
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,10 +36,6 @@ from lakeops.store.listing import gathered
 _BATCH = 50_000
 """Entries that are worked on at a time. Directories of any size are put together to about this many."""
 _SHOWN = 3
-LISTING_SECONDS = 0.04
-"""The time in which one core lists 2,800 objects of a bucket."""
-_PARTS = 128
-"""Parts that a source is divided into at most, flat folders apart."""
 
 
 def entries(listings: Iterable[Listing], source: str, folder: str, *, skip_special: bool = False) -> Iterator[pa.Table]:
@@ -132,8 +128,8 @@ def build_in_parts(
 
     Each part is built from nothing, so the ranges at its borders are cut anew.
     """
-    borders = whole.source.borders(whole.after, _PARTS)
-    if not borders:
+    parts = engine.parts(whole.source, whole.after)
+    if len(parts) == 1:
         return None
 
     def task(after: str, until: str) -> PartTask:
@@ -142,7 +138,7 @@ def build_in_parts(
         return replace(whole, after=after, until=until, known=tuple(known))
 
     built, done = dict[int, list[RangeRow]](), 0
-    for number, rows in engine.run(build_part, starmap(task, pairwise([whole.after, *borders, ""])), store):
+    for number, rows in engine.run(build_part, starmap(task, parts), store):
         built[number] = rows
         done += sum(row.count for row in rows)
         on_progress(done)

@@ -228,7 +228,7 @@ class VerifiedRange:
     table: pa.Table | None = None
 
 
-def verify(task: VerifyTask, store: ObjectStore, *, keep: Callable[[pa.Table], R]) -> tuple[list[VerifiedRange], R]:
+def verify(task: VerifyTask, store: ObjectStore, *, keep: Callable[[pa.Array], R]) -> tuple[list[VerifiedRange], R]:
     """Verify the ranges of a task. Returns an answer for each, and what ``keep`` makes of the keys that they refer to.
 
     Raises nothing that is a range's own fault.
@@ -260,7 +260,7 @@ def verify(task: VerifyTask, store: ObjectStore, *, keep: Callable[[pa.Table], R
             done.append(VerifiedRange(tuple(flaws), ends[-1:] == [table.num_rows], table.num_rows, wanted))
         release_memory(size_bytes, size_bytes + row.file_bytes)
         size_bytes += row.file_bytes
-    return done, keep(pa.table([pc.unique(in_one(pa.concat_tables(names)["physical_address"]))], _ADDRESS))
+    return done, keep(pc.unique(in_one(pa.concat_tables(names)["physical_address"])))
 
 
 def _addresses(table: pa.Table, keys: pa.ChunkedArray, sound: pa.ChunkedArray) -> Iterator[Flaw]:

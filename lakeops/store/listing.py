@@ -7,9 +7,9 @@ folder holds many pages its names are split at points that its first page sugges
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import groupby
+from itertools import chain, groupby
 from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits
 from typing import TypeAlias, Union
 
@@ -17,13 +17,19 @@ from lakeops.model.errors import ObjectNotFound
 from lakeops.store.base import Listing, ObjectStore, StoredObject
 from lakeops.store.in_flight import in_flight
 
+LISTING_SECONDS = 0.04
+"""The time in which one core lists 2,800 objects of a bucket."""
+
+LEVELS = 3
+"""Levels of folders that a listing is divided by."""
+
 Step: TypeAlias = Callable[[], "Sequence[Found]"]
 """Does one request. Gives listings and further steps, in order."""
 Found: TypeAlias = Union[Listing, "Step"]
 _Waiting: TypeAlias = "Found | Future[Sequence[Found]]"
 
 
-def gathered(listings: Iterable[Listing], least: int) -> Iterator[Listing]:
+def gathered(listings: Iterable[Listing], least: int) -> Generator[Listing]:
     """The objects of some listings in larger ones, of at least so many: a store may give one for each directory."""
     keys, sizes, mtimes, marks = list[str](), list[int](), list[int](), list[str]()
     for listing in listings:
@@ -110,6 +116,22 @@ _ALPHABETS = (
     digits + ascii_uppercase,
     digits + ascii_letters,
 )
+
+
+def folder_borders(parts: Callable[[str], Sequence[str]], root: str, after: str, count: int) -> list[str]:
+    """About ``count`` ascending names behind ``after`` that part what lies below ``root``: see ``ObjectStore.borders``.
+
+    They are folders, as far down as there have to be to get so many, and points in flat folders. ``parts`` gives the
+    folders in a folder, ending in slashes, or points in it.
+    """
+    found, points, inside = list[str](), list[str](), [root]
+    for _ in range(LEVELS):
+        if len(found) < count:
+            names = list(chain.from_iterable(in_flight(parts, inside)))
+            inside = [name for name in names if name.endswith("/")]
+            found, points = found + inside, points + [name for name in names if not name.endswith("/")]
+    found = sorted(name for name in found if name > after)
+    return sorted({*found[:: -(-len(found) // count) or 1], *(name for name in points if name > after)})
 
 
 def split_points(page: Sequence[str], until: str | None, *, start: int, count: int) -> list[str]:

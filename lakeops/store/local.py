@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,7 +48,7 @@ from lakeops.store.base import (
     pieces,
 )
 from lakeops.store.layout import quote_path
-from lakeops.store.listing import Found, ParallelListing, in_order
+from lakeops.store.listing import Found, ParallelListing, folder_borders, in_order
 from lakeops.store.reader import CheckedFile
 
 HIDDEN = b".lakeops"
@@ -568,6 +568,17 @@ class LocalStore(ObjectStore):
         scanning = _LocalScan(self._tree, self.url, skip_special, moving, partial(_is_between, after, until))
         with translated(self.url, ""):
             yield from scanning.listings(under)
+
+    def borders(self, after: str, count: int) -> Sequence[str]:
+        """Folders. See ``ObjectStore.borders``. A scan reads those between its borders, and those that lead there."""
+        with translated(self.url, ""):
+            return folder_borders(self._folders, "", after, count)
+
+    def _folders(self, name: str) -> Sequence[str]:
+        """The folders in one, among the first of its entries: one that begins with many files has few of them."""
+        with self._tree.folder(name.encode().split(b"/")[:-1]) as folder, os.scandir(folder) as entries:
+            some = islice(entries, _SCAN_PAGE)
+            return [f"{name}{one.name}/" for one in some if one.is_dir(follow_symlinks=False) and is_text(one.name)]
 
     def checksum(self, item: StoredObject) -> str:
         """The SHA-256 of the contents in hex. Reads them all."""

@@ -1,8 +1,9 @@
 """Tests of unreferenced objects, beside the answer of Python's sets."""
 
 import errno
-from contextlib import suppress
-from functools import partial
+from datetime import UTC, datetime, timedelta
+from functools import partialmethod
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,15 +13,30 @@ from hypothesis import strategies as st
 from support.big_listing import make_ranges
 from support.errors import raising
 from support.programs import answer_of
-from support.references import ALIKE, listing, names, referring, rows
-from support.rows import THOROUGH, Groups, Losing, Racing, RecordingStore, numbered
+from support.references import ALIKE, listing, names, referring, rows, searched
+from support.rows import THOROUGH, Elsewhere, Groups, Losing, Racing, RecordingStore, numbered
 from support.rows import built as built_from
 
-from lakeops.engine.base import LocalEngine, TaskRows
+from lakeops.engine.base import Engine, LocalEngine
 from lakeops.model.errors import Corrupted, ObjectNotFound, StoreUnavailable, Transient
 from lakeops.ops.gc import unreferenced as module
-from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, Cutter, Listed, distinct_ranges, unreferenced
+from lakeops.ops.gc.unreferenced import (
+    KINDS,
+    LISTED_SCHEMA,
+    Cutter,
+    ListTask,
+    Scratch,
+    Slices,
+    StoreListing,
+    distinct_ranges,
+    list_part,
+    list_store,
+    read_chunks,
+    scratching,
+)
 from lakeops.ranges.metarange import Metarange
+from lakeops.store import layout
+from lakeops.store.layout import TASKS
 from lakeops.store.local import LocalStore
 from lakeops.testing.faults import Faults
 
@@ -37,7 +53,7 @@ def short(monkeypatch):
 def found(store, listed_names, ranges, *, engine=None, batch=7, **options):
     """The rows that nothing refers to, and the object that tells the counts."""
     options.setdefault("engine", engine or Groups(2))
-    with unreferenced(store, partial(listing, listed_names, batch), ranges, **options) as result:
+    with searched(store, listing(listed_names, batch), ranges, **options) as (result, _):
         tables = list(result.batches())
         again = list(result.batches())
     assert all(table.num_rows and table.schema.equals(LISTED_SCHEMA) for table in tables)
@@ -109,14 +125,16 @@ def test_each_slice_takes_its_own_references_alone(store, monkeypatch):
     """So a join holds one slice, and no reference is read again for another one."""
     some = [f"data/1/{number:03}" for number in range(100)]
     seen = []
-    joined = module.join_slice
+    joined = module.join_slices
 
-    def noting(task, place, *, prefixes):
-        references = [name for part in module._read_pieces(place, task.referenced) for name in part[0].to_pylist()]
-        seen.append((task.listed.table[0].to_pylist(), references))
-        return joined(task, place, prefixes=prefixes)
+    def noting(tasks, place, *, scratch, prefixes):
+        for task in tasks:
+            references = [name for part in module._read_pieces(place, task.referenced) for name in part[0].to_pylist()]
+            listed = [name for part in read_chunks(place, task.listed) for name in part[0].to_pylist()]
+            seen.append((listed, references))
+        return joined(tasks, place, scratch=scratch, prefixes=prefixes)
 
-    monkeypatch.setattr(module, "join_slice", noting)
+    monkeypatch.setattr(module, "join_slices", noting)
     got, _ = found(store, some, referring(store, ["data/0", *some[::3], "data/2"]).table)
     assert got == rows(set(some) - set(some[::3]))
     seen.sort()
@@ -130,11 +148,12 @@ def test_what_is_below_the_first_slice_or_in_no_slice_is_left_out(store, tmp_pat
     folder = tmp_path / "scratch"
     folder.mkdir()
     some = [f"data/1/{number:05}" for number in range(5_000)]
-    with unreferenced(
-        store, partial(listing, some[4_000:], 5_000), referring(store, some).table, engine=Groups(4), folder=folder
-    ) as result:
+    with searched(
+        store, listing(some[4_000:], 5_000), referring(store, some).table, engine=Groups(4), folder=folder
+    ) as (result, scratch):
         assert (result.count, result.kept) == (0, 1_000)
-        assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 1_000
+        slices = Slices(scratch, scratch.write_chunks(next(listing(some[4_000:]))))
+        assert slices.cutter.cut([*some[:4_000], "data/2"]) == []
 
 
 @pytest.mark.usefixtures("short")
@@ -155,11 +174,12 @@ def test_the_join_tells_any_text_apart(tmp_path, size):
     ]
     table = pa.table([sorted(some), [1] * len(some), [2] * len(some)], schema=LISTED_SCHEMA)
     place = LocalStore(tmp_path, fsync=False)
-    cutter = Cutter(place, "", pa.array([start, start + "\U0001f600"]))
+    scratch = Scratch(place, place, "", tmp_path)
+    cutter, chunks = Cutter(scratch, pa.array([start, start + "\U0001f600"])), tuple(scratch.write_chunks(table))
     for one in some:
-        pieces = cutter.cut(pa.table([[one, start + "y"]], schema=module._REFERENCED))
-        free = module.join_slice(module.JoinTask(TaskRows(table), tuple(pieces)), place, prefixes=())
-        assert sorted({*some} - {*free.table[0].to_pylist()}) == [one]
+        pieces = cutter.cut([one, start + "y"])
+        free = module.join_slices([module.JoinTask(chunks, tuple(pieces))], place, scratch=scratch, prefixes=())
+        assert sorted({*some} - {name for rows in read_chunks(place, free) for name in rows[0].to_pylist()}) == [one]
 
 
 @pytest.mark.parametrize("some", [["data/1/b", "data/1/a"], ["data/1/a", "data/1/a"]])
@@ -169,55 +189,47 @@ def test_a_listing_out_of_order_stops_everything(store, some, batch):
         found(store, some, Metarange.empty().table, batch=batch)
 
 
-def test_slices_are_bounded_by_text_too(monkeypatch):
+def test_slices_are_bounded_by_text_too(store, monkeypatch):
     monkeypatch.setattr(module, "SLICE_BYTES", 10_000)
-    monkeypatch.setattr(module, "_SAMPLES", module.SLICE)
     some = [f"data/1/{number:03}/" + "x" * 900 for number in range(100)]
-    sizes = [part.nbytes for _, part in Listed(partial(listing, some, 100)).slices()]
+    with scratching(store) as scratch:
+        chunks = [chunk for rows in listing(some, 2) for chunk in scratch.write_chunks(rows)]
+        borders = Slices(scratch, chunks).cutter.borders.to_pylist()
+    sizes = [sum(one.size_bytes for one in chunks if first <= one.first < end) for first, end in pairwise(borders)]
     assert len(sizes) > 8
     assert max(sizes) < 13_000
-
-
-@pytest.mark.usefixtures("short")
-@pytest.mark.parametrize(
-    "change", [lambda some: some[50:], lambda some: some[::-1], lambda some: ["data/0", *some, "data/2"]]
-)
-def test_what_is_referred_to_is_kept_of_a_listing_that_changes_meanwhile(store, change):
-    """Whatever comes the second time is joined with the references of its own slice."""
-    some = [f"data/1/{number:03}" for number in range(100)]
-    calls = iter([some, change(some)])
-    live = referring(store, ["data/0", *some[::3], "data/2"]).table
-    got = set[str]()
-    with suppress(Transient), unreferenced(store, lambda: listing(next(calls)), live, engine=Groups(2)) as result:
-        got = {name for table in result.batches() for name in table[0].to_pylist()}
-    assert got <= {*some} - {*some[::3]}
-    assert next(calls, None) is None
 
 
 def test_references_that_are_cut_off_or_changed_stop_everything(store, monkeypatch):
     some = [f"data/1/{number:03}" for number in range(100)]
     live = referring(store, some).table
+    real = LocalStore.get_range
+
+    def damaged(self, key, *asked, damage):
+        data = real(self, key, *asked)
+        return damage(data) if key.startswith(TASKS) else data
+
+    def gone(self, key, *asked):
+        return real(self, f"{key}.gone" if key.startswith(TASKS) else key, *asked)
+
     for damage in (lambda data: data[:-1], lambda data: data[:-9] + b"x" + data[-8:], lambda data: b""):
         with monkeypatch.context() as patch:
-            real = LocalStore.get_range
-            patch.setattr(module._Scratch, "get_range", lambda *asked, real=real, damage=damage: damage(real(*asked)))
+            patch.setattr(LocalStore, "get_range", partialmethod(damaged, damage=damage))
             with pytest.raises(Corrupted, match="not what was written there; nothing was deleted"):
                 found(store, some, live)
     with monkeypatch.context() as patch:
-        patch.setattr(module._Scratch, "get_range", lambda self, key, *_: self.get(f"{key}.gone"))
+        patch.setattr(LocalStore, "get_range", gone)
         with raising("unsupported", r"same storage, .*nothing was deleted"):
             found(store, some, live)
 
 
-@pytest.mark.parametrize("where", ["put", "add"])
-def test_a_disk_that_takes_nothing_is_one_clear_error(store, monkeypatch, where):
-    """Scratch files, and what is found."""
+def test_a_disk_that_takes_nothing_is_one_clear_error(store, monkeypatch):
     live = referring(store, ["data/1/a"]).table
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(*((module._Scratch, "put") if where == "put" else (module.Unreferenced, "add")), full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with raising("engine_unavailable", r"No space left on device; see that .* has room"):
         found(store, ["data/1/a", "data/1/b"], live)
 
@@ -325,7 +337,7 @@ def test_a_listing_that_breaks_off_is_no_listing(store, tmp_path):
 
     with (
         pytest.raises(StoreUnavailable, match="503"),
-        unreferenced(store, broken, Metarange.empty().table, engine=Groups(2), folder=folder),
+        searched(store, broken(), Metarange.empty().table, engine=Groups(2), folder=folder),
     ):
         pass
     assert list(folder.iterdir()) == []
@@ -357,3 +369,54 @@ def test_memory_does_not_grow_with_the_listing(tmp_path):
     # The rows alone would take 180 MB more.
     assert peaks[1] - peaks[0] < 110
     assert peaks[1] < 450
+
+
+# --- a namespace is listed in parts as it is listed whole ---
+
+
+class Later(Elsewhere):
+    """An engine that takes the work over once there is so much of it."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(2)
+        self._seconds = seconds
+
+    def for_work(self, seconds: float) -> Engine:
+        return self if seconds >= self._seconds else LocalEngine(2)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-4, 3e-4])
+def test_a_listing_in_parts_is_the_whole_listing(store, monkeypatch, seconds):
+    monkeypatch.setattr(module, "_BATCH", 16)
+    keys = [f"data/20260101{hour:02}/{number:04}{'0' * 20}" for hour in range(12) for number in range(9)]
+    keys += ["data/20260101/stray", "data/a/b", "zzz/stray", f"{TASKS}killed/1.arrow", f"{layout.PROBE}0", "data/y"]
+    for key in keys:
+        store.put(key, b"123")
+    listings = []
+    for engine in (LocalEngine(2), Later(seconds)):
+        told = []
+        with scratching(store) as scratch:
+            listing = StoreListing(datetime.now(UTC) + timedelta(hours=1))
+            place = list_store(store, listing, engine, scratch, told.append)
+            assert place.in_process == (engine.for_work(1).in_process)
+            slices = Slices(scratch, listing.chunks)
+            names = [name for rows in read_chunks(scratch.place, listing.chunks) for name in rows[0].to_pylist()]
+            assert slices.count == len(names) == 108
+        assert told[-1] == listing.names == len(keys)
+        files = {kind: listing.old(kind)["physical_address"].to_pylist() for kind in KINDS}
+        listings.append((names, files, listing.listed, listing.young, listing.strays))
+    assert listings[0] == listings[1]
+    assert [item.key for item in store.list(TASKS)] == [f"{TASKS}killed/1.arrow"], "a killed driver's, for a mark"
+
+
+def test_a_worker_that_does_not_see_the_namespace_lists_nothing(store, tmp_path):
+    """Its own empty directory at the same place would be a listing without objects."""
+    with scratching(store) as scratch:
+        scratch.settle(Elsewhere())
+        proof = tuple(scratch.write([(0, LISTED_SCHEMA.empty_table())]))
+        other = LocalStore(tmp_path / "other machine", fsync=False)
+        other.put("data/nothing", b"")
+        task = ListTask("", "", None, proof)
+        assert list_part(task, store, scratch=scratch).names == 0
+        with raising("unsupported", "workers and driver need the same storage"):
+            list_part(task, other, scratch=Scratch(other, other, scratch.prefix, tmp_path))

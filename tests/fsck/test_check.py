@@ -1,20 +1,10 @@
 """Tests of a check's promises: it reads only, looks at each file once, and does not cry wolf beside live writers."""
 
-import tempfile
 from collections import Counter
-from contextlib import closing
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from random import Random
-from unittest import mock
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.budget import examples
 from support.catalogs import everything, expire_commits
 from support.damage import catalog, head, metarange, object_key, populate, remove, store
 from support.errors import raising
@@ -26,10 +16,7 @@ from support.soundness import assert_sound, worse_than_information
 
 from lakeops.engine.choose import ChoosingEngine
 from lakeops.model.errors import StoreUnavailable, Transient
-from lakeops.ops.fsck import inventory as module
 from lakeops.ops.fsck.findings import KINDS, Severity
-from lakeops.ops.fsck.inventory import Inventory
-from lakeops.store.base import Listing, StoredObject
 from lakeops.store.local import LocalStore
 from lakeops.testing import ManualClock
 
@@ -255,50 +242,6 @@ def test_every_kind_is_documented():
 
 
 # --- the listing that is looked up from disk, against a dictionary ---
-
-
-def as_listings(items, size=1_000):
-    """The objects as a scan lists them, some at a time."""
-    for some in iter(partial(lambda rest: list(islice(rest, size)), iter(items)), []):
-        yield Listing(*zip(*((item.key, item.size_bytes, item.mtime, item.etag) for item in some), strict=True))
-
-
-keys = st.text(st.sampled_from("ab/é\U0001f600\uffff"), min_size=1, max_size=5)
-
-
-@settings(max_examples=examples(50), deadline=None)
-@given(st.sets(keys, max_size=40), st.lists(keys, max_size=40), st.integers(1, 9))
-def test_lookups_are_those_of_a_dictionary(listed, wanted, batch):
-    items = [StoredObject(key, len(key), number) for number, key in enumerate(sorted(listed, key=str.encode))]
-    places = {item.key: number for number, item in enumerate(items)}
-    progress: list[int] = []
-    with (
-        tempfile.TemporaryDirectory() as place,
-        mock.patch.object(module, "_BATCH", batch),
-        closing(Inventory(Path(place), as_listings(items, 2), progress.append)) as inventory,
-    ):
-        assert len(inventory) == len(items)
-        found = inventory.find(pa.array(wanted, pa.string()))
-        assert found.tolist() == [places.get(key, -1) for key in wanted]
-        chunked = pa.chunked_array([wanted[:3], wanted[3:]], pa.string())
-        assert inventory.find(chunked).tolist() == found.tolist()
-        assert [inventory.stored(number) for number in range(len(items))] == items
-        inventory.need(found)
-        rest = [key for part in inventory.not_needed() for key in part["physical_address"].to_pylist()]
-        assert rest == [item.key for item in items if item.key not in {*wanted}]
-    assert progress[-1:] == ([len(items)] if items else [])
-
-
-def test_it_holds_little_of_a_long_listing_in_memory(tmp_path):
-    count = 200_000
-    items = (StoredObject(f"data/2026010100/{number:020}", number, 7) for number in range(count))
-    before = pa.total_allocated_bytes()
-    with closing(Inventory(tmp_path, as_listings(items), lambda _: None)) as inventory:
-        listed = (tmp_path / "listing.arrow").stat().st_size
-        assert listed > 40 * count
-        inventory.need(np.arange(0, count, 2))
-        assert pa.total_allocated_bytes() - before < listed / 4
-        assert sum(part.num_rows for part in inventory.not_needed()) == count // 2
 
 
 # --- a mirror promises what it shows: nothing else is asked of it, and of that everything ---

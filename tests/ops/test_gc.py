@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +17,7 @@ from lakeops import Lake, Settings
 from lakeops.model import errors
 from lakeops.model.clock import Ids
 from lakeops.ops import deletion_limit
-from lakeops.ops.gc.files import KINDS, StoreListing
-from lakeops.ops.gc.unreferenced import LISTED_SCHEMA
+from lakeops.ops.gc.unreferenced import KINDS, LISTED_SCHEMA, StoreListing
 from lakeops.store import layout
 
 RULES = {"default_retention_days": 3, "branches": []}
@@ -473,12 +471,10 @@ def names_of_attempt(started):
 
 def held(addresses, cutoff):
     """The addresses that are old enough for a mark of this cutoff."""
-    with TemporaryDirectory() as name:
-        found = StoreListing(Path(name) / "objects.arrow", cutoff)
-        rows = {"physical_address": addresses, "size_bytes": [1] * len(addresses), "mtime": [0] * len(addresses)}
-        with pa.ipc.new_stream(found.objects, LISTED_SCHEMA) as spool:
-            found.sort(pa.table(rows, schema=LISTED_SCHEMA), spool)
-        tables = [*found.batches(), *(found.old(kind) for kind in KINDS)]
+    found = StoreListing(cutoff)
+    rows = {"physical_address": addresses, "size_bytes": [1] * len(addresses), "mtime": [0] * len(addresses)}
+    objects = found.sort(pa.table(rows, schema=LISTED_SCHEMA), cutoff)
+    tables = [objects, *(found.old(kind) for kind in KINDS)]
     return {address for table in tables for address in table["physical_address"].to_pylist()}
 
 

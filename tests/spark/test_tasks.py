@@ -19,7 +19,7 @@ from lakeops.model.errors import NotAllReplicated
 from lakeops.model.records import Credentials, Strategy
 from lakeops.ops import listed
 from lakeops.ops.fsck.ranges import Uses, check_ranges
-from lakeops.ops.gc.unreferenced import Listed, Piece, cutting, mark_slice
+from lakeops.ops.gc.unreferenced import Piece, Slices, scratching
 from lakeops.ops.mirror import copying
 from lakeops.ops.mirror.presence import CheckOptions, check_presence, plan_presence
 from lakeops.ops.mirror.replicate import Replicated, replicate
@@ -62,18 +62,19 @@ def test_failures_come_back_as_they_were(spark: SparkEngine, store: LocalStore, 
 # --- ranges are verified alike ---
 
 
-def checked(engine: Engine, store: LocalStore, uses: Uses, scratch: Path) -> list[tuple[object, ...]]:
+def checked(engine: Engine, store: LocalStore, uses: Uses, folder: Path) -> list[tuple[object, ...]]:
     names = ["data/2026010100/0", "data/2026010100/0-0", "data/2026010100/0-1"]
-    there, pieces = Listed(lambda: listing(names)), list[Piece]()
-    with cutting(store, there, engine, scratch) as cutter:
-        found = [*check_ranges(engine, store, uses, SMALL, ("path",), cutter, pieces)]
-        marks = dict(cutter.join(there, pieces, engine, mark_slice))
+    pieces = list[Piece]()
+    with scratching(store, folder) as scratch:
+        slices = Slices(scratch, [one for rows in listing(names) for one in scratch.write_chunks(rows)])
+        slices.settle(engine)
+        found = [*check_ranges(engine, store, uses, SMALL, ("path",), slices.cutter, pieces)]
+        free = {name for rows in slices.unreferenced(pieces, engine, ()).batches() for name in rows[0].to_pylist()}
     said = [
         (number, row, one.flaws, one.entries, one.table and one.table.to_pydict())
         for number, row, one in sorted(found, key=lambda checked: checked[0])
     ]
-    met = pa.concat_tables(marks[number].table for number in sorted(marks))["referenced"].to_pylist()
-    return [*said, ([name for name, referred in zip(names, met, strict=True) if referred],)]
+    return [*said, ([name for name in names if name not in free],)]
 
 
 def test_ranges_are_verified_alike(spark: SparkEngine, store: LocalStore, tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_check_of_many_commits_sends_the_driver_a_bit_for_each_object(spark: S
         assert [one.kind for one in check if one.kind != "unreferenced_ranges"] == []
     assert check.checked["entries"] > 4 * 8_000
     assert sum(sizes) < 400 * check.checked["ranges"], "a hundred bytes for each of 8,000 objects are more"
-    assert len(sizes) == 4, "three of two tasks each, three a core, and the join with the listing"
+    assert len(sizes) == 7, "three of two tasks each, three a core, for listing and for ranges, and the join of both"
 
 
 def test_workers_plan_a_merge_and_the_driver_opens_no_range(spark: SparkEngine, store: LocalStore, sizes, monkeypatch):

@@ -80,7 +80,7 @@ def test_any_number_of_folders_and_pages(make_s3, monkeypatch, on_event):
     on_event(store, "provide-client-params.s3.ListObjectsV2", lambda params, **_: params.update(MaxKeys=3))
     for enough, levels in [(16, 3), (1, 1), (100, 100)]:
         monkeypatch.setattr(s3_scan, "_ENOUGH", enough)
-        monkeypatch.setattr(s3_scan, "_LEVELS", levels)
+        monkeypatch.setattr(s3_scan, "LEVELS", levels)
         assert [key for key, _, _ in scanned(store)] == sorted(keys)
 
 

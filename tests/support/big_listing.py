@@ -8,18 +8,17 @@ memory that the process ever held, as one JSON document.
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from support import synthetic
 from support.big_repository import peak_megabytes
-from support.references import spark_addresses
+from support.references import searched, spark_addresses
 
 from lakeops.engine.base import LocalEngine
 from lakeops.model.records import Split
-from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, unreferenced
+from lakeops.ops.gc.unreferenced import LISTED_SCHEMA
 from lakeops.ranges.build import build
 from lakeops.store.local import LocalStore
 
@@ -49,7 +48,7 @@ def _listing(names: int):
 def main() -> None:
     folder, names = Path(sys.argv[1]), int(sys.argv[2])
     store, ranges = LocalStore(folder, fsync=False), pq.ParquetFile(folder / _RANGES).read(use_threads=False)
-    with unreferenced(store, partial(_listing, names), ranges, engine=LocalEngine(3), folder=folder) as found:
+    with searched(store, _listing(names), ranges, engine=LocalEngine(3), folder=folder) as (found, _):
         rows = sum(table.num_rows for table in found.batches())
         counts = {"listed": found.listed, "kept": found.kept, "count": found.count}
     print(json.dumps(counts | {"rows": rows, "peak_mb": peak_megabytes()}))

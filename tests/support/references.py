@@ -1,7 +1,7 @@
 """Repositories that say only which objects they refer to, and listings of a namespace."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from support.rows import SMALL, attempt
 from support.synthetic import hex_text, padded
 
 from lakeops.model.arrow import ENTRY_SCHEMA
-from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, unreferenced
+from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, Scratch, Unreferenced, scratching, unreferenced
 from lakeops.ranges.build import build
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import ObjectStore
@@ -100,8 +100,16 @@ ALIKE = [
 LISTED = [f"data/2026010100/{number:04}" for number in range(1_500)]
 
 
+@contextmanager
+def searched(store, tables, ranges, *, engine, folder=None, **options) -> Iterator[tuple[Unreferenced, Scratch]]:
+    """What nothing refers to of a listing that comes in these tables, and the scratch files, inside the block."""
+    with scratching(store, folder) as scratch:
+        chunks = [chunk for table in tables for chunk in scratch.write_chunks(table)]
+        yield unreferenced(scratch, chunks, ranges, engine=engine, **options), scratch
+
+
 def found(store, engine, some, ranges, **options):
     """The rows of a listing that nothing refers to, and the counts: listed, kept."""
-    with unreferenced(store, partial(listing, some, 400), ranges, engine=engine, **options) as result:
+    with searched(store, listing(some, 400), ranges, engine=engine, **options) as (result, _):
         tables = list(result.batches())
     return [item for table in tables for item in table.to_pylist()], result.listed, result.kept

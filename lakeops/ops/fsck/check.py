@@ -10,18 +10,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
-from operator import itemgetter
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import numpy as np
 import pyarrow as pa
 
 from lakeops.catalog.audit import CatalogSnapshot, RefUpdate, StagedLine
-from lakeops.model.arrow import to_numpy
+from lakeops.engine.base import Engine, LocalEngine
 from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath, LakeopsError
 from lakeops.model.formatting import counted
 from lakeops.model.ids import id_of
@@ -30,17 +25,16 @@ from lakeops.model.records import Commit, ReportKind, Split
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.findings import NAMED, Finding, Severity, found
-from lakeops.ops.fsck.inventory import Inventory, check_claim, check_owner, leftovers
+from lakeops.ops.fsck.inventory import OWN, check_claim, check_owner, leftovers
 from lakeops.ops.fsck.objects import Entries
 from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers
-from lakeops.ops.gc.unreferenced import Listed, Piece, cutting, mark_slice
+from lakeops.ops.gc.unreferenced import Piece, Slices, StoreListing, list_store, scratching
 from lakeops.ranges.chunker import check_split
 from lakeops.ranges.diff import NEEDED_SCHEMA
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import RANGE_SECONDS
 from lakeops.ranges.validation import proper, relative
 from lakeops.store import layout
-from lakeops.store.base import Listing
 
 
 def check_history(records: CatalogSnapshot) -> Iterator[Finding]:
@@ -146,7 +140,9 @@ def check_uploads(records: CatalogSnapshot) -> Iterator[Finding]:
             yield found("upload_overdue", f"upload {upload.address}", message)
 
 
-def check_rows(ctx: Context, records: CatalogSnapshot, entries: Entries, checked: Counter[str]) -> Iterator[Finding]:
+def check_rows(
+    ctx: Context, records: CatalogSnapshot, needed: Needed, entries: Entries, checked: Counter[str]
+) -> Iterator[Finding]:
     """Check staged rows, and the objects of the sound ones."""
     owners = {token: branch.id for branch in records.branches for token in branch.tokens}
     namespace = records.repository.storage_namespace
@@ -166,7 +162,9 @@ def check_rows(ctx: Context, records: CatalogSnapshot, entries: Entries, checked
         for branch, lines in staged.items():
             columns = {name: [getattr(line, name) for line in lines] for name in NEEDED_SCHEMA.names}
             table = pa.table(columns, schema=NEEDED_SCHEMA)
-            sound = proper(relative(namespace, table["physical_address"]))
+            keys = relative(namespace, table["physical_address"])
+            sound = proper(keys)
+            needed.add(keys.filter(sound))
             for line, good in zip(lines, sound.to_pylist(), strict=True):
                 if not good:
                     where, address = f"branch {branch}, path {line.path}", excerpt(line.physical_address)
@@ -299,54 +297,67 @@ class Fsck(Iterator[Finding]):
 
 
 def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Finding]:
-    with TemporaryDirectory(prefix="lakeops-fsck-") as place:
+    with scratching(ctx.store) as scratch:
         unreadable: list[Finding] = []
+        listing = StoreListing(None)
+        # In the namespace of a mirror nothing is written.
+        engine = LocalEngine() if ctx.repository.read_only else ctx.engine()
+        try:
+            list_store(ctx.store, listing, engine, scratch, lambda done: ctx.progress("fsck: listing", done, 0))
+        except LakeopsError as error:  # what was listed up to it counts
+            namespace, message = ctx.repository.storage_namespace, f"it cannot be listed: {error.message}"
+            unreadable.append(found("namespace_unreadable", namespace, message))
+        checked["files"] = listing.names
+        try:
+            records = ctx.catalog.audit.snapshot(ctx.repository_id)
+        except Corrupted as error:  # the repository's own row, without which nothing else can be looked at
+            yield found("row_unreadable", f"repository {ctx.repository_id}", error.message)
+            return
+        checked["commits"] = len(records.commits)
+        entries = Entries(ctx, checked, data=data)
+        # A mirror's leftovers are not told, so nothing is joined.
+        needed = Needed(Slices(scratch, () if records.follows else listing.chunks))
+        whole = True
+        for finding in chain(
+            unreadable,
+            check_claim(ctx.store, records.repository),
+            check_owner(ctx, follows=records.follows),
+            check_reflog(records),
+            check_history(records),
+            _check_committed(ctx, records, needed, entries, checked),
+            check_tokens(records),
+            check_uploads(records),
+            check_rows(ctx, records, needed, entries, checked),
+        ):
+            whole = whole and (finding.severity != Severity.ERROR or finding.kind.startswith("object_"))
+            yield finding
+        if records.follows:
+            return
+        if not whole:
+            message = "fsck cannot tell which files are not needed: what it could not read may need them"
+            yield found("leftovers_unknown", ctx.repository.storage_namespace, message)
+            return
+        # Uploads that are not overdue may still be linked.
+        flying = (upload.address for upload in records.uploads if upload.started >= records.overdue)
+        free = needed.slices.unreferenced(needed.pieces, needed.engine, (*OWN, *flying))
+        yield from leftovers(free.batches(), records.overdue)
 
-        def listings() -> Iterator[Listing]:
-            """The namespace's objects in order, up to the end or the first error. Local files have no ETags."""
-            try:
-                for one in ctx.store.scan(skip_special=True, moving=True):
-                    yield one if ctx.store.remote else replace(one, marks=[""] * len(one.keys))
-            except LakeopsError as error:
-                namespace, message = ctx.repository.storage_namespace, f"it cannot be listed: {error.message}"
-                unreadable.append(found("namespace_unreadable", namespace, message))
 
-        with closing(
-            Inventory(Path(place).resolve(), listings(), lambda done: ctx.progress("fsck: listing", done, 0))
-        ) as inventory:
-            checked["files"] = len(inventory)
-            try:
-                records = ctx.catalog.audit.snapshot(ctx.repository_id)
-            except Corrupted as error:  # the repository's own row, without which nothing else can be looked at
-                yield found("row_unreadable", f"repository {ctx.repository_id}", error.message)
-                return
-            checked["commits"] = len(records.commits)
-            entries = Entries(ctx, inventory, checked, data=data)
-            whole = True
-            for finding in chain(
-                unreadable,
-                check_claim(ctx.store, records.repository),
-                check_owner(ctx, follows=records.follows),
-                check_reflog(records),
-                check_history(records),
-                _check_committed(ctx, records, inventory, entries, checked),
-                check_tokens(records),
-                check_uploads(records),
-                check_rows(ctx, records, entries, checked),
-            ):
-                whole = whole and (finding.severity != Severity.ERROR or finding.kind.startswith("object_"))
-                yield finding
-            if records.follows:
-                return
-            if whole:
-                yield from leftovers(inventory, records.uploads, records.overdue)
-            else:
-                message = "fsck cannot tell which files are not needed: what it could not read may need them"
-                yield found("leftovers_unknown", ctx.repository.storage_namespace, message)
+@dataclass
+class Needed:
+    """What something was found to need of the listing: pieces of its slices, for the engine that read the ranges."""
+
+    slices: Slices
+    pieces: list[Piece] = field(default_factory=list)
+    engine: Engine = field(default_factory=LocalEngine)
+
+    def add(self, keys: Sequence[str] | pa.ChunkedArray) -> None:
+        """Add keys of the namespace."""
+        self.pieces += self.slices.cutter.cut(keys)
 
 
 def _check_committed(
-    ctx: Context, records: CatalogSnapshot, inventory: Inventory, entries: Entries, checked: Counter[str]
+    ctx: Context, records: CatalogSnapshot, needed: Needed, entries: Entries, checked: Counter[str]
 ) -> Iterator[Finding]:
 
     def live(commits: Sequence[str]) -> list[str]:
@@ -355,7 +366,7 @@ def _check_committed(
         return [name for name in commits if name in known and not known[name].expired]
 
     wanted = pointers(records)
-    inventory.need_keys([layout.metarange_key(one.meta_range_file) for one in wanted])
+    needed.add([layout.metarange_key(one.meta_range_file) for one in wanted])
     uses = Uses()
     # A reader of its own: what this process remembers of a file says nothing about the file.
     reader = RangeReader(ctx.store)
@@ -365,24 +376,21 @@ def _check_committed(
         ctx.progress("fsck: metaranges", done, len(wanted))
 
     yield from check_metaranges(reader, wanted, uses, live=live, on_progress=on_progress)
-    inventory.need_keys([*map(layout.range_key, uses.files)])
+    needed.add([*map(layout.range_key, uses.files)])
     total = len(uses)
     ctx.progress("fsck: ranges", 0, total)
-    engine = ctx.engine().for_work(total * RANGE_SECONDS)
+    needed.engine = ctx.engine().for_work(total * RANGE_SECONDS)
+    needed.slices.settle(needed.engine)
     split = None if split_flaw(records.repository.split) else records.repository.split
     # A mirror's leftovers are not told, so nothing is joined, or written there.
-    listed, pieces = Listed(lambda: () if records.follows else inventory.listing()), list[Piece]()
-    with cutting(ctx.store, listed, engine, inventory.place) as cutter:
-        for one in check_ranges(engine, ctx.store, uses, split, entries.columns, cutter, pieces):
-            checked["ranges"] += 1
-            commits: list[str] | None = None
-            for finding in entries.flaws_of_range(one):
-                if commits is None:
-                    commits = uses.commits(one[0])
-                needed = live(commits) if finding.kind in {"range_missing", "object_missing"} else commits
-                if needed:
-                    yield replace(finding, commits=tuple(needed[:NAMED]), commit_count=len(needed))
-            ctx.progress("fsck: ranges", checked["ranges"], total)
-        marks = sorted(cutter.join(listed, pieces, engine, mark_slice), key=itemgetter(0))
-    met = [np.zeros(0, np.bool_), *(to_numpy(rows.table.column(0)) for _, rows in marks)]
-    inventory.need(np.flatnonzero(np.concatenate(met)))
+    cutter = needed.slices.cutter
+    for one in check_ranges(needed.engine, ctx.store, uses, split, entries.columns, cutter, needed.pieces):
+        checked["ranges"] += 1
+        commits: list[str] | None = None
+        for finding in entries.flaws_of_range(one):
+            if commits is None:
+                commits = uses.commits(one[0])
+            left = live(commits) if finding.kind in {"range_missing", "object_missing"} else commits
+            if left:
+                yield replace(finding, commits=tuple(left[:NAMED]), commit_count=len(left))
+        ctx.progress("fsck: ranges", checked["ranges"], total)

@@ -1,121 +1,25 @@
-"""The listing of a storage namespace, made once, to be looked up by key.
-
-The listing goes to a file on the local disk and is mapped into memory from there, so a namespace of any size takes
-little of it. It comes in the order of keys, which is what lookups rest on. Keys are compared whole, never by a hash.
-"""
+"""The files of a storage namespace that nothing needs, and whether the namespace is this repository's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.audit import Upload
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import LakeopsError
 from lakeops.model.records import RepositoryRecord
 from lakeops.model.sanitising import excerpt, safe
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.findings import Finding, found
-from lakeops.ops.gc.unreferenced import LISTED_SCHEMA
 from lakeops.ops.overlap import claim_of, is_claim_of, read_claim
 from lakeops.ops.owner import find_owner
 from lakeops.store import layout
-from lakeops.store.base import Listing, ObjectStore, StoredObject
+from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM, owner_key
-from lakeops.store.listing import gathered
-
-Rows = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-
-SCHEMA = LISTED_SCHEMA.append(pa.field("mark", pa.string()))
-_BATCH = 65_536
-
-
-class Inventory:
-    """A listing that can be searched, and a mark on each object that something needs.
-
-    ``listings`` come in byte order of keys. They are kept in ``place``, a local directory of its own.
-    """
-
-    def __init__(self, place: Path, listings: Iterable[Listing], on_progress: Callable[[int], None]) -> None:
-        self.place = place
-        file, count = place / "listing.arrow", 0
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-            for some in gathered(listings, _BATCH):
-                columns = (some.keys, some.sizes, some.mtimes, some.marks)
-                arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
-                writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
-                count += len(some.keys)
-                on_progress(count)
-        self._map = pa.memory_map(str(file))
-        self.table: pa.Table = pa.ipc.open_file(self._map).read_all()
-        self._keys: list[pa.Array] = self.table["physical_address"].chunks
-        self._starts = np.cumsum([0, *(len(chunk) for chunk in self._keys)])
-        self._last = pa.array([chunk[-1].as_py() for chunk in self._keys], pa.string())
-        self.needed: Mask = np.zeros(len(self), np.bool_)
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._map.close()
-
-    def find(self, keys: pa.Array | pa.ChunkedArray) -> Rows:
-        """Where each key is; -1 for those that were not listed."""
-        wanted = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
-        found = np.full(len(wanted), -1, np.int64)
-        if not len(wanted) or not self._keys:
-            return found
-        order = np.arange(len(wanted))
-        if not pc.all(pc.less_equal(wanted[:-1], wanted[1:]), min_count=0).as_py():
-            order = pc.sort_indices(wanted).to_numpy()
-        ordered = wanted.take(pa.array(order))
-        chunks = pc.search_sorted(self._last, ordered).to_numpy().astype(np.int64)
-        edges = np.flatnonzero(np.diff(chunks, prepend=-1, append=len(self._keys) + 1))
-        for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            chunk = int(chunks[start])
-            if chunk == len(self._keys):
-                break  # past the last key
-            places = pc.search_sorted(self._keys[chunk], ordered[start:stop])
-            same = pc.equal(self._keys[chunk].take(places), ordered[start:stop]).to_numpy(zero_copy_only=False)
-            at = places.to_numpy().astype(np.int64) + int(self._starts[chunk])
-            found[order[start:stop]] = np.where(same, at, -1)
-        return found
-
-    def need(self, rows: Rows) -> None:
-        """Mark what is needed. Rows of -1 are passed over."""
-        self.needed[rows[rows >= 0]] = True
-
-    def need_keys(self, keys: list[str] | pa.Array) -> None:
-        """Mark what is needed, by name."""
-        self.need(self.find(pa.array(keys, pa.string())))
-
-    def listing(self) -> Iterator[pa.Table]:
-        """All objects, in order: tables of ``LISTED_SCHEMA``."""
-        return (self.table.select(LISTED_SCHEMA.names).slice(at, _BATCH) for at in range(0, len(self), _BATCH))
-
-    def stored(self, row: int) -> StoredObject:
-        """One object of the listing."""
-        key, size, mtime, mark = (column[row].as_py() for column in self.table.columns)
-        return StoredObject(key, size, mtime, mark)
-
-    def not_needed(self) -> Iterator[pa.RecordBatch]:
-        """The objects that nothing was found to need."""
-        at = 0
-        for batch in self.table.to_batches():
-            rows = np.flatnonzero(~self.needed[at : at + batch.num_rows])
-            at += batch.num_rows
-            if len(rows):
-                yield batch.take(pa.array(rows))
-
 
 _PLACES = {
     layout.DATA: "unreferenced_objects",
@@ -124,7 +28,7 @@ _PLACES = {
     layout.TASKS: "unreferenced_tasks",
     layout.PROBE: "unreferenced_tasks",
 }
-_OWN = (layout.CLAIM, layout.OWNER, layout.REFS, layout.GC)
+OWN = (layout.CLAIM, layout.OWNER, layout.REFS, layout.GC)
 """What a namespace holds beside what commits need."""
 _STRAY = "stray_files"
 
@@ -136,7 +40,7 @@ class _Sum:
     young: int = 0
     example: str = ""
 
-    def add(self, batch: pa.RecordBatch, since: int) -> None:
+    def add(self, batch: pa.Table, since: int) -> None:
         if batch.num_rows:
             self.example = self.example or batch["physical_address"][0].as_py()
             self.count += batch.num_rows
@@ -144,18 +48,12 @@ class _Sum:
             self.young += int(pc.sum(pc.greater_equal(batch["mtime"], since)).as_py())
 
 
-def leftovers(inventory: Inventory, uploads: Sequence[Upload], overdue: datetime) -> Iterator[Finding]:
-    """Count the files that nothing was found to need, once everything that is needed was marked in the inventory.
-
-    Uploads that began since ``overdue`` may still be linked: what is written below them is not counted.
-    """
-    flying = [upload.address for upload in uploads if upload.started >= overdue]
+def leftovers(tables: Iterable[pa.Table], overdue: datetime) -> Iterator[Finding]:
+    """Count the files that nothing needs: tables of ``LISTED_SCHEMA``. Those written since ``overdue`` are new."""
     sums: dict[str, _Sum] = {}
     since = unix_seconds(overdue)
-    for batch in inventory.not_needed():
-        rest = batch
-        for prefix in (*_OWN, *flying):
-            rest = rest.filter(pc.invert(pc.starts_with(rest["physical_address"], prefix)))
+    for table in tables:
+        rest = table
         for prefix, kind in _PLACES.items():
             inside = pc.starts_with(rest["physical_address"], prefix)
             sums.setdefault(kind, _Sum()).add(rest.filter(inside), since)

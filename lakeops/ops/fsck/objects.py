@@ -1,8 +1,8 @@
 """Objects: that they are there, as large as recorded, and hold what was written.
 
-The listing tells of existence and size. What has a checksum that is a digest is read, once for all entries that share
-the object: an unchanged ETag says nothing of the bytes that a store gives. The ETag decides only where nothing can be
-computed: for encrypted and imported objects, and stores whose ETags are no digests.
+What has a checksum that is a digest is read, once for all entries that share the object: an unchanged ETag says nothing
+of the bytes that a store gives. The ETag decides only where nothing can be computed: for encrypted and imported
+objects, and stores whose ETags are no digests.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.findings import Finding, found
-from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ops.fsck.ranges import CheckedRange
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.validation import relative
@@ -29,7 +27,6 @@ from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.in_flight import read_ahead
 from lakeops.store.layout import is_absolute
 from lakeops.store.listing import present
-from lakeops.store.open import is_bucket
 
 _PIECE = 1 << 20
 _CHANGE_MARK = re.compile(r"mtime-(-?\d+)-\d+")
@@ -39,7 +36,7 @@ _OBJECTS = ("path", "physical_address", "checksum", "size_bytes")
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """An entry's object. ``listed`` is what the listing says of it, None when it was not listed."""
+    """An entry's object. ``listed`` is what a listing says of it, None when there is none."""
 
     path: str
     address: str
@@ -54,16 +51,14 @@ class Entries:
     Counts entries and objects in ``checked``. ``columns`` are needed of each entry: none without ``data``.
     """
 
-    def __init__(self, ctx: Context, inventory: Inventory, checked: Counter[str], *, data: bool) -> None:
+    def __init__(self, ctx: Context, checked: Counter[str], *, data: bool) -> None:
         self.columns: tuple[str, ...] = _OBJECTS if data else ()
         self._namespace = ctx.repository.storage_namespace
         self._stores, self._policy = ctx.stores(), ctx.policy
-        self._inventory = inventory
         self._checked = checked
         self._data = data
         self._etags = etags_are_md5(ctx.repository.capabilities)
-        self._settled = np.zeros(len(inventory) if data else 0, np.uint64)
-        self._settled_elsewhere: set[tuple[str, int]] = set()
+        self._settled: set[tuple[str, int]] = set()
 
     def flaws_of_range(self, one: CheckedRange) -> Iterator[Finding]:
         """Check a range, its file, its rows and the objects that they point at."""
@@ -75,53 +70,40 @@ class Entries:
             yield from self.follow(verified.table, place="object ")
 
     def follow(self, table: pa.Table, *, place: str) -> Iterator[Finding]:
-        """Check the objects of entries whose addresses are sound. Marks those that lie here.
-
-        ``place`` is put before a path to say where.
-        """
-        keys = relative(self._namespace, table["physical_address"])
-        rows = self._inventory.find(keys)
-        self._inventory.need(rows)
+        """Check the objects of entries whose addresses are sound. ``place`` is put before a path to say where."""
         if not self._data:
             return
         self._checked["objects"] += 0
-        stored = table.set_column(table.schema.get_field_index("physical_address"), "physical_address", keys)
-        for wanted, reason in read_ahead(self._look, self._unsettled(stored, rows)):
+        for wanted, reason in read_ahead(self._look, self._unsettled(table)):
             self._checked["objects"] += 1
             if reason is not None:
                 kind, why = reason
                 yield found(kind, f"{place}{wanted.path}", f"its object {wanted.address} {why}")
 
-    def _unsettled(self, table: pa.Table, rows: Rows) -> list[_Wanted]:
-        """The objects of entries that were not looked at for equal ones. ``rows`` are their places in the inventory."""
-        hashes = path_hashes(table["checksum"])
-        listed = rows >= 0
-        todo = np.ones(len(rows), np.bool_)
-        todo[listed] = self._settled[rows[listed]] != hashes[listed]
-        picked = np.flatnonzero(todo)
-        self._settled[rows[listed]] = hashes[listed]
-        columns = [table[name].take(pa.array(picked)).to_pylist() for name in _OBJECTS]
+    def _unsettled(self, table: pa.Table) -> list[_Wanted]:
+        """The objects of entries that were not looked at for equal ones."""
+        columns = [table[name].to_pylist() for name in _OBJECTS]
+        columns[1] = relative(self._namespace, table["physical_address"]).to_pylist()
         wanted = []
-        places = (rows[picked].tolist(), hashes[picked].tolist())
-        for path, address, checksum, size, row, digest in zip(*columns, *places, strict=True):
-            if row < 0:
-                if (address, digest) in self._settled_elsewhere:
-                    continue
-                if len(self._settled_elsewhere) >= _MOST_REMEMBERED:
-                    self._settled_elsewhere.clear()
-                self._settled_elsewhere.add((address, digest))
-            listed_as = self._inventory.stored(row) if row >= 0 else None
-            wanted.append(_Wanted(path, address, checksum, size, listed_as))
-        known = self._found_elsewhere(item.address for item in wanted if item.listed is None)
-        return [replace(item, listed=known.get(item.address, item.listed)) for item in wanted]
+        for path, address, checksum, size, digest in zip(
+            *columns, path_hashes(table["checksum"]).tolist(), strict=True
+        ):
+            if (address, digest) not in self._settled:
+                if len(self._settled) >= _MOST_REMEMBERED:
+                    self._settled.clear()
+                self._settled.add((address, digest))
+                wanted.append(_Wanted(path, address, checksum, size, None))
+        known = self._found(item.address for item in wanted)
+        return [replace(item, listed=known.get(item.address)) for item in wanted]
 
-    def _found_elsewhere(self, addresses: Iterable[str]) -> dict[str, StoredObject]:
-        """Objects of other buckets, listed where that is cheaper. What is left out has to be asked for."""
+    def _found(self, addresses: Iterable[str]) -> dict[str, StoredObject]:
+        """Objects of buckets, listed where that is cheaper. What is left out has to be asked for."""
         places: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
-        for address in filter(is_bucket, addresses):
+        for address in addresses:
             with suppress(LakeopsError):  # told when it is asked for
                 store, key = self._stores.locate(self._policy, address)
-                places.setdefault(store.url, (store, {}))[1][key] = address
+                if store.remote:
+                    places.setdefault(store.url, (store, {}))[1][key] = address
         found: dict[str, StoredObject] = {}
         for store, keys in places.values():
             with suppress(LakeopsError):  # a reader who may not list may still read

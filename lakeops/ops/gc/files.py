@@ -1,4 +1,4 @@
-"""A mark's files: what the store holds, the list of what a sweep deletes, and the report for people.
+"""A mark's files: the list of what a sweep deletes, and the report for people.
 
 The list is Parquet, so that any tool can read it. Its digest is kept in the catalog, where those who may only write to
 the bucket cannot change it. The list is read only after the whole file was found to have this digest.
@@ -12,8 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,129 +25,15 @@ from lakeops.model.errors import Corrupted, InvalidInput, MarkRefused, ObjectNot
 from lakeops.model.marks import SWEEPABLE, Mark, MarkState
 from lakeops.model.names import check_asked
 from lakeops.ops.context import Context
-from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, managed, read_stream
+from lakeops.ops.gc.unreferenced import KINDS, FileCount, managed
 from lakeops.store import layout
-from lakeops.store.listing import gathered, present
+from lakeops.store.listing import present
 from lakeops.store.reader import parse_json, read_small
-
-SAMPLE = 20
-"""How many names of a kind are shown."""
-
-_TOGETHER = 50_000
-"""Names that are looked at in one step."""
-
-_TO_THE_SECOND = r"^data/\d{10}/\d{4}[0-9a-v]{20}(/|$)"
-_ATTEMPT = r"-(?P<stamp>\d{14})[0-9a-v]{20,}\.parquet$"
-_RUN = r"^_lakefs/retention/gc/(?P<stamp>\d{14})[0-9a-v]{20}/."
-_STAMPS = {"range": _ATTEMPT, "metarange": _ATTEMPT, "mark": _RUN}
-"""Where names say when what wrote a metadata file began."""
-
-KINDS = {
-    "range": r"^_lakefs/ranges/[0-9a-f]{64}-[^/]+\.parquet$",
-    "metarange": r"^_lakefs/metaranges/[0-9a-f]{64}-[^/]+\.parquet$",
-    "mark": _RUN,
-    "task": r"^_lakefs/tasks/[^/]+/.",
-    "probe": r"^_lakefs/probe/[0-9a-v]+",
-}
-"""Metadata files by what their keys look like. ``object`` is the kind of everything under ``layout.OBJECT_NAME``."""
 
 VERSIONED = (
     "the bucket keeps versions: what a sweep deletes stays as noncurrent versions, and is paid for, until a lifecycle "
     "rule with NoncurrentVersionExpiration (and ExpiredObjectDeleteMarker) removes them"
 )
-
-
-@dataclass
-class FileCount:
-    """How many files, how many bytes, and the first few of their names."""
-
-    count: int = 0
-    size_bytes: int = 0
-    sample: list[str] = field(default_factory=list)
-
-    def add(self, table: pa.Table) -> None:
-        """Count the files of a table of ``LISTED_SCHEMA``."""
-        self.count += table.num_rows
-        self.size_bytes += pc.sum(table["size_bytes"]).as_py() or 0
-        if len(self.sample) < SAMPLE:
-            self.sample += table["physical_address"].slice(0, SAMPLE - len(self.sample)).to_pylist()
-
-    def to_json(self) -> dict[str, int]:
-        """The count for programs."""
-        return {"count": self.count, "bytes": self.size_bytes}
-
-
-@dataclass
-class StoreListing:
-    """A store's files as they were listed, as tables of ``LISTED_SCHEMA``.
-
-    Objects that were begun before the ``cutoff`` wait in a local Arrow stream, metadata files in ``files`` by kind.
-    ``listed`` counts all objects of lakeops, ``young`` what is too young, ``strays`` what somebody else put there.
-    """
-
-    objects: Path
-    cutoff: datetime
-    files: dict[str, list[pa.Table]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-    listed: FileCount = field(default_factory=FileCount)
-    young: FileCount = field(default_factory=FileCount)
-    strays: FileCount = field(default_factory=FileCount)
-
-    def old(self, kind: str) -> pa.Table:
-        """The metadata files of a kind that are old enough: ``LISTED_SCHEMA``."""
-        return pa.concat_tables([LISTED_SCHEMA.empty_table(), *self.files[kind]])
-
-    def batches(self) -> Iterator[pa.Table]:
-        """The objects that are old enough: tables of ``LISTED_SCHEMA``."""
-        return read_stream(self.objects)
-
-    def sort(self, table: pa.Table, spool: pa.RecordBatchWriter) -> None:
-        """Put each row of a table where it belongs. Objects that are old enough go to ``spool``."""
-        address = table["physical_address"]
-        ours = pc.match_substring_regex(address, layout.OBJECT_NAME)
-        objects, rest = table.filter(ours), table.filter(pc.invert(ours))
-        self.listed.add(objects)
-        address = objects["physical_address"]
-        to_the_second = pc.match_substring_regex(address, _TO_THE_SECOND)
-        second = pc.if_else(to_the_second, pc.utf8_slice_codeunits(address, 16, 20), "5959")
-        stamps = pc.binary_join_element_wise(pc.utf8_slice_codeunits(address, 5, 15), second, "")
-        old = self._only_old(objects, pc.if_else(pc.starts_with(address, layout.TABLES), "", stamps))
-        if old.num_rows:
-            spool.write_table(old)
-        for kind, pattern in KINDS.items():
-            if not rest.num_rows:
-                return
-            of_kind = pc.match_substring_regex(rest["physical_address"], pattern)
-            files, rest = rest.filter(of_kind), rest.filter(pc.invert(of_kind))
-            if files.num_rows:
-                stamps = pa.chunked_array([pa.repeat("", files.num_rows)])
-                if kind in _STAMPS:
-                    stamps = pc.struct_field(pc.extract_regex(files["physical_address"], _STAMPS[kind]), [0])
-                self.files[kind].append(self._only_old(files, pc.fill_null(stamps, "")))
-        names = rest["physical_address"]
-        strange = pc.not_equal(names, layout.CLAIM)
-        for folder in (layout.OWNER, layout.REFS):
-            strange = pc.and_not(strange, pc.starts_with(names, folder))
-        self.strays.add(rest.filter(strange))
-
-    def _only_old(self, files: pa.Table, stamps: pa.ChunkedArray) -> pa.Table:
-        """The files that were begun before the cutoff, by their stamps or the store's times. Others count as young."""
-        # Stamps have whole seconds: one of the cutoff's second may stand for a later moment.
-        last = f"{self.cutoff - timedelta(seconds=1):%Y%m%d%H%M%S}"
-        by_store = pc.less_equal(files["mtime"], unix_seconds(self.cutoff))
-        old = pc.if_else(pc.equal(stamps, ""), by_store, pc.less_equal(stamps, last))
-        self.young.add(files.filter(pc.invert(old)))
-        return files.filter(old)
-
-
-def list_store(ctx: Context, cutoff: datetime, folder: Path) -> StoreListing:
-    """List the whole namespace, and sort it out. ``folder`` takes about 60 bytes for each object."""
-    found = StoreListing(folder / "objects.arrow", cutoff)
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_stream(found.objects, LISTED_SCHEMA, options=options) as spool:
-        for listing in gathered(ctx.store.scan(skip_special=True, moving=True), _TOGETHER):
-            found.sort(pa.table([listing.keys, listing.sizes, listing.mtimes], schema=LISTED_SCHEMA), spool)
-            ctx.progress("listing", found.listed.count, 0)
-    return found
 
 
 MARK_SCHEMA = pa.schema(

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.retention import Roots
+from lakeops.engine.base import Engine
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MarkRefused, PreconditionFailed
 from lakeops.model.marks import Mark, MarkState
@@ -35,14 +36,19 @@ from lakeops.ops.gc.files import (
     MARK_FILES,
     VERSIONED,
     MarkWriter,
-    StoreListing,
     digest,
-    list_store,
     mark_key,
     write_report,
 )
 from lakeops.ops.gc.plan import MarkDecision, expire_commits, make_plan
-from lakeops.ops.gc.unreferenced import distinct_ranges, unreferenced
+from lakeops.ops.gc.unreferenced import (
+    Scratch,
+    StoreListing,
+    distinct_ranges,
+    list_store,
+    scratching,
+    unreferenced,
+)
 from lakeops.ops.owner import check_owner, renew_lease
 from lakeops.ranges.metarange import Metarange
 from lakeops.store import layout
@@ -84,17 +90,18 @@ def mark(ctx: Context) -> Mark:
     now = ctx.catalog.now()
     mark_id = layout.attempt(now, ctx.ids)
     _check_clocks(ctx, mark_id, now)
-    with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder, scratching(ctx.store, Path(folder)) as scratch:
         # 1. List.
         grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
-        listing = list_store(ctx, now - grace, Path(folder))
+        listing = StoreListing(now - grace)
+        engine = list_store(ctx.store, listing, ctx.engine(), scratch, lambda done: ctx.progress("listing", done, 0))
         # 2. Expire commits.
-        begun, since = ctx.catalog.marks.begin_mark(ctx.repository_id, mark_id, cutoff=listing.cutoff)
+        begun, since = ctx.catalog.marks.begin_mark(ctx.repository_id, mark_id, cutoff=now - grace)
         decided = expire_commits(ctx, begun, since, unix_seconds(now))
         # 3. Read the roots, and write down what none of them needs.
         roots = ctx.catalog.retention.roots(ctx.repository_id)
         with MarkWriter(Path(folder) / "mark.parquet") as found:
-            referenced = _find_garbage(ctx, listing, roots, found)
+            referenced = _find_garbage(ctx, listing, roots, found, scratch, engine)
         with found.file.open("rb") as data:
             ctx.store.put(mark_key(mark_id), data)
         write_report(ctx, mark_id, _report(ctx, begun, grace, listing, decided, roots, found, referenced))
@@ -122,15 +129,16 @@ def dry_run(ctx: Context) -> DryRun:
     now = ctx.catalog.now()
     grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
     planned = Mark("", MarkState.MARKING, now, now - grace)
-    with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder:
-        listing = list_store(ctx, planned.cutoff, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder, scratching(ctx.store, Path(folder)) as scratch:
+        listing = StoreListing(planned.cutoff)
+        engine = list_store(ctx.store, listing, ctx.engine(), scratch, lambda done: ctx.progress("listing", done, 0))
         decided = make_plan(ctx, unix_seconds(now)).decided
         roots = ctx.catalog.retention.roots(ctx.repository_id)
         live = [commit for commit in roots.commits if commit.id not in decided.expired]
         live += ctx.catalog.commits.get_many(ctx.repository_id, decided.revived).values()
         roots = replace(roots, commits=live)
         with MarkWriter(Path(folder) / "mark.parquet") as found:
-            referenced = _find_garbage(ctx, listing, roots, found)
+            referenced = _find_garbage(ctx, listing, roots, found, scratch, engine)
         report = _report(ctx, planned, grace, listing, decided, roots, found, referenced)
         return DryRun(decided, found.rows, report)
 
@@ -158,7 +166,9 @@ def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
         )
 
 
-def _find_garbage(ctx: Context, listing: StoreListing, roots: Roots, found: MarkWriter) -> int:
+def _find_garbage(
+    ctx: Context, listing: StoreListing, roots: Roots, found: MarkWriter, scratch: Scratch, engine: Engine
+) -> int:
     """Write down what no root needs, and return how many of the objects that are old enough something needs."""
     commits = sorted(roots.commits, key=lambda commit: (commit.generation, commit.id))
     metaranges = {commit.meta_range_file: commit for commit in commits if commit.meta_range_file}
@@ -183,18 +193,18 @@ def _find_garbage(ctx: Context, listing: StoreListing, roots: Roots, found: Mark
         files = listing.old(kind)
         files = files.filter(pc.invert(pc.is_in(files["physical_address"], names)))
         found.add(kind, files.sort_by("physical_address"))
-    with unreferenced(
-        ctx.store,
-        listing.batches,
+    garbage = unreferenced(
+        scratch,
+        listing.chunks,
         ranges,
-        engine=ctx.engine(),
+        engine=engine,
         addresses=[roots.staged["physical_address"]],
         prefixes=[address for address, _ in roots.uploads.values()],
         on_progress=lambda done, total: ctx.progress("reading ranges", done, total),
-    ) as garbage:
-        for table in garbage.batches():
-            found.add("object", table)
-        return garbage.kept
+    )
+    for table in garbage.batches():
+        found.add("object", table)
+    return garbage.kept
 
 
 def _report(

@@ -1,10 +1,11 @@
-"""Garbage collection's anti-join: the listed objects that nothing refers to.
+"""The listing of a namespace, and garbage collection's anti-join: the listed objects that nothing refers to.
 
-Both sides may be larger than memory, so both are cut into slices at the same names. Tasks read the ranges, and each
-leaves one scratch file with the addresses that its ranges refer to, slice by slice. Then a task for each slice of the
-listing reads its pieces of these files, verifies them, and compares whole addresses, byte by byte. Threads and Spark's
-workers run the same tasks. Scratch files lie in a directory of this machine, and for Spark in the namespace, under
-``_lakefs/tasks/``.
+The names are listed between borders, by tasks where that is quicker, and lie in scratch files in small chunks. Both
+sides may be larger than memory, so both are cut into slices: some chunks each, and references at the same names. Tasks
+read the ranges, and each leaves one scratch file with the addresses that its ranges refer to, slice by slice. Then a
+task for each slice reads its pieces of these files, verifies them, and compares whole addresses, byte by byte. Threads
+and Spark's workers run the same tasks. Scratch files lie in a directory of this machine, and for Spark in the
+namespace, under ``_lakefs/tasks/``.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import partial
-from itertools import groupby, pairwise
-from operator import itemgetter
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
-from typing import BinaryIO
 from zlib import crc32
 
 import numpy as np
@@ -26,15 +26,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine, TaskRows, from_ipc
+from lakeops.engine.base import Engine, from_ipc
 from lakeops.model.arrow import array, from_numpy, in_one, to_numpy
-from lakeops.model.clock import Ids
+from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound, Transient
 from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
 from lakeops.ranges.range_file import fetch_range
 from lakeops.store import layout
-from lakeops.store.base import ObjectStore, PutResult, pieces
+from lakeops.store.base import Listing, ObjectStore
 from lakeops.store.in_flight import IN_FLIGHT, read_ahead
+from lakeops.store.listing import LISTING_SECONDS, gathered
 from lakeops.store.local import LocalStore
 from lakeops.store.open import relative_directory, split_address
 
@@ -50,8 +51,11 @@ SLICE_BYTES = 32 << 20
 SLICES = 256
 """The most slices, since every scratch file has a piece for each. A longer listing has longer slices."""
 
-_SAMPLES = 64
-"""Names of the listing for each slice that its borders are chosen from."""
+_CHUNKS = 8
+"""Chunks of the listing that a slice has at least."""
+
+_SLICES_ON_SPARK = 4
+"""The most slices that a task on Spark joins, one after the other: few jobs."""
 
 _BATCH = 65_536
 """Rows that are handed over at a time."""
@@ -59,16 +63,17 @@ _BATCH = 65_536
 _TOGETHER = 100_000
 """Objects in the ranges that one thread reads at a time."""
 
-_TOGETHER_ON_SPARK = 500_000
-"""Objects in the ranges of one task on Spark: some 150 MB, and few jobs."""
+_TOGETHER_ON_SPARK = 1_500_000
+"""Objects in the ranges of one task on Spark: some 450 MB, and few jobs."""
+
+_FILE_SECONDS = 4e-6
+"""The time in which one core lists a local file."""
 
 _ROW_SECONDS = 8e-7
 """The time that one core takes for a name of the listing, and for an address that ranges refer to."""
 
 _COMPACT = 1_000_000
 """Ranges of many metaranges after which those that repeat are dropped."""
-
-_PIECE = 1 << 20
 
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """How scratch files are written: writing half as many bytes costs less than compressing them."""
@@ -84,164 +89,353 @@ LISTED_SCHEMA = pa.schema(
 
 _REFERENCED = pa.schema([LISTED_SCHEMA.field(0)])
 
-Listing = Callable[[], Iterable[pa.Table]]
-"""Gives tables of ``LISTED_SCHEMA`` each time that it is called."""
+SAMPLE = 20
+"""How many names of a kind are shown."""
+
+_TO_THE_SECOND = r"^data/\d{10}/\d{4}[0-9a-v]{20}(/|$)"
+_ATTEMPT = r"-(?P<stamp>\d{14})[0-9a-v]{20,}\.parquet$"
+_RUN = r"^_lakefs/retention/gc/(?P<stamp>\d{14})[0-9a-v]{20}/."
+_STAMPS = {"range": _ATTEMPT, "metarange": _ATTEMPT, "mark": _RUN}
+"""Where names say when what wrote a metadata file began."""
+
+KINDS = {
+    "range": r"^_lakefs/ranges/[0-9a-f]{64}-[^/]+\.parquet$",
+    "metarange": r"^_lakefs/metaranges/[0-9a-f]{64}-[^/]+\.parquet$",
+    "mark": _RUN,
+    "task": r"^_lakefs/tasks/[^/]+/.",
+    "probe": r"^_lakefs/probe/[0-9a-v]+",
+}
+"""Metadata files by what their keys look like. ``object`` is the kind of everything under ``layout.OBJECT_NAME``."""
 
 
-@contextmanager
+@dataclass
+class FileCount:
+    """How many files, how many bytes, and the first few of their names."""
+
+    count: int = 0
+    size_bytes: int = 0
+    sample: list[str] = field(default_factory=list)
+
+    def add(self, table: pa.Table) -> None:
+        """Count the files of a table of ``LISTED_SCHEMA``."""
+        names = table["physical_address"].slice(0, SAMPLE).to_pylist()
+        self.extend(FileCount(table.num_rows, pc.sum(table["size_bytes"]).as_py() or 0, names))
+
+    def extend(self, later: FileCount) -> None:
+        """Count the files of another one, too."""
+        self.count += later.count
+        self.size_bytes += later.size_bytes
+        self.sample = [*self.sample, *later.sample][:SAMPLE]
+
+    def to_json(self) -> dict[str, int]:
+        """The count for programs."""
+        return {"count": self.count, "bytes": self.size_bytes}
+
+
+@dataclass
+class StoreListing:
+    """A store's files as they were listed.
+
+    With a ``cutoff`` they are sorted out: objects that were begun before it lie in ``chunks``, metadata files in
+    ``files`` by kind. ``listed`` counts all objects of lakeops, ``young`` what is too young, ``strays`` what somebody
+    else put there. Without one all files lie in ``chunks``. ``names`` is how many there are.
+    """
+
+    cutoff: datetime | None
+    names: int = 0
+    chunks: list[Chunk] = field(default_factory=list)
+    files: dict[str, list[pa.Table]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    listed: FileCount = field(default_factory=FileCount)
+    young: FileCount = field(default_factory=FileCount)
+    strays: FileCount = field(default_factory=FileCount)
+
+    def take(self, listing: Listing, scratch: Scratch) -> None:
+        """Add what comes next, but for the scratch files."""
+        rows = pa.table([listing.keys, listing.sizes, listing.mtimes], schema=LISTED_SCHEMA)
+        own = pc.starts_with(rows["physical_address"], scratch.prefix)
+        rows = rows.filter(pc.invert(own)) if pc.any(own).as_py() else rows
+        self.names += len(rows)
+        self.chunks += scratch.write_chunks(rows if self.cutoff is None else self.sort(rows, self.cutoff))
+
+    def extend(self, later: StoreListing) -> None:
+        """Add what was listed behind all that is here."""
+        self.names += later.names
+        self.chunks += later.chunks
+        for kind, tables in later.files.items():
+            self.files[kind] += tables
+        self.listed.extend(later.listed)
+        self.young.extend(later.young)
+        self.strays.extend(later.strays)
+
+    def old(self, kind: str) -> pa.Table:
+        """The metadata files of a kind that are old enough: ``LISTED_SCHEMA``."""
+        return pa.concat_tables([LISTED_SCHEMA.empty_table(), *self.files[kind]])
+
+    def sort(self, table: pa.Table, cutoff: datetime) -> pa.Table:
+        """Put each row of a table where it belongs. Returns the objects that are old enough."""
+        address = table["physical_address"]
+        ours = pc.match_substring_regex(address, layout.OBJECT_NAME)
+        objects, rest = table.filter(ours), table.filter(pc.invert(ours))
+        self.listed.add(objects)
+        address = objects["physical_address"]
+        to_the_second = pc.match_substring_regex(address, _TO_THE_SECOND)
+        second = pc.if_else(to_the_second, pc.utf8_slice_codeunits(address, 16, 20), "5959")
+        stamps = pc.binary_join_element_wise(pc.utf8_slice_codeunits(address, 5, 15), second, "")
+        old = self._only_old(objects, pc.if_else(pc.starts_with(address, layout.TABLES), "", stamps), cutoff)
+        for kind, pattern in KINDS.items():
+            if not rest.num_rows:
+                return old
+            of_kind = pc.match_substring_regex(rest["physical_address"], pattern)
+            files, rest = rest.filter(of_kind), rest.filter(pc.invert(of_kind))
+            if files.num_rows:
+                stamps = pa.chunked_array([pa.repeat("", files.num_rows)])
+                if kind in _STAMPS:
+                    stamps = pc.struct_field(pc.extract_regex(files["physical_address"], _STAMPS[kind]), [0])
+                self.files[kind].append(self._only_old(files, pc.fill_null(stamps, ""), cutoff))
+        names = rest["physical_address"]
+        strange = pc.not_equal(names, layout.CLAIM)
+        for folder in (layout.OWNER, layout.REFS):
+            strange = pc.and_not(strange, pc.starts_with(names, folder))
+        self.strays.add(rest.filter(strange))
+        return old
+
+    def _only_old(self, files: pa.Table, stamps: pa.ChunkedArray, cutoff: datetime) -> pa.Table:
+        """The files that were begun before the cutoff, by their stamps or the store's times. Others count as young."""
+        # Stamps have whole seconds: one of the cutoff's second may stand for a later moment.
+        last = f"{cutoff - timedelta(seconds=1):%Y%m%d%H%M%S}"
+        by_store = pc.less_equal(files["mtime"], unix_seconds(cutoff))
+        old = pc.if_else(pc.equal(stamps, ""), by_store, pc.less_equal(stamps, last))
+        self.young.add(files.filter(pc.invert(old)))
+        return files.filter(old)
+
+
+def list_store(
+    store: ObjectStore, found: StoreListing, engine: Engine, scratch: Scratch, on_progress: Callable[[int], None]
+) -> Engine:
+    """List the whole namespace, and return the engine that did. ``scratch`` takes about 60 bytes for each object.
+
+    How much there is shows only while it is listed. So the engine is chosen again whenever what was listed has doubled,
+    and the rest may become tasks for it.
+    """
+    after, asked, seconds = "", 0, LISTING_SECONDS / 2_800 if store.remote else _FILE_SECONDS
+    with closing(gathered(store.scan(skip_special=True, moving=True), _BATCH)) as listings:
+        while (place := engine.for_work(found.names * seconds)).in_process:
+            for listing in listings:
+                found.take(listing, scratch)
+                on_progress(found.names)
+                if found.names >= 2 * asked:
+                    after, asked = listing.keys[-1], found.names
+                    break
+            else:
+                return place
+    scratch.settle(place)
+    proof = tuple(scratch.write([(0, LISTED_SCHEMA.empty_table())]))
+    parts, done = dict[int, StoreListing](), found.names
+    tasks = (ListTask(*borders, found.cutoff, proof) for borders in place.parts(store, after))
+    for number, part in place.run(partial(list_part, scratch=scratch), tasks, store):
+        parts[number], done = part, done + part.names
+        on_progress(done)
+    for number in sorted(parts):
+        found.extend(parts[number])
+    return place
+
+
+@dataclass(frozen=True, slots=True)
+class ListTask:
+    """The part of a namespace behind the key ``after``, up to ``until``. A machine that sees it reads the ``proof``."""
+
+    after: str
+    until: str
+    cutoff: datetime | None
+    proof: tuple[Piece, ...]
+
+
+def list_part(task: ListTask, store: ObjectStore, *, scratch: Scratch) -> StoreListing:
+    """List the task's part into scratch files. Safe to run any number of times."""
+    any(_read_pieces(scratch.place, task.proof))  # an empty directory of another machine would be a listing, too
+    found = StoreListing(task.cutoff)
+    for listing in gathered(store.scan(after=task.after, until=task.until, skip_special=True, moving=True), _BATCH):
+        found.take(listing, scratch)
+    return found
+
+
 def unreferenced(
-    store: ObjectStore,
-    listing: Listing,
+    scratch: Scratch,
+    listed: Sequence[Chunk],
     ranges: pa.Table,
     *,
     engine: Engine,
     addresses: Iterable[pa.Array | pa.ChunkedArray] = (),
     prefixes: Iterable[str] = (),
-    folder: Path | None = None,
     on_progress: OnProgress = lambda _done, _total: None,
-) -> Iterator[Unreferenced]:
-    """The objects of a listing that nothing refers to, usable inside the block.
+) -> Unreferenced:
+    """The objects of a listing that nothing refers to, usable as long as the scratch files are there.
 
     Args:
-        listing: gives the objects in byte order, taken before it was decided what is live. It is called twice.
+        scratch: where the listing lies. It takes the text of the other side too.
+        listed: the objects in byte order, taken before it was decided what is live.
         ranges: what is live: ``METARANGE_SCHEMA``, in any order (see ``distinct_ranges``). Each file is opened once.
         addresses: what else is referred to: ``string`` columns, relative or absolute.
         prefixes: everything under these is kept: places that somebody writes to.
-        folder: where on this machine the scratch directory goes. It takes the text of both sides (with Spark: none).
         on_progress: called with (ranges read, ranges in all).
 
     Raises ``Corrupted`` or ``ObjectNotFound`` for a range, and ``Transient``: ``engine_unavailable`` where the scratch
     directory is full, or Spark gave up.
     """
-    ranges = _one_each([ranges], "id")
-    with tempfile.TemporaryDirectory(prefix="lakeops-", dir=folder) as name:
-        scratch = Path(name).resolve()
-        try:
-            listed, found = Listed(listing), Unreferenced(scratch)
-            rows = listed.count + sum(ranges["count"].to_pylist())
-            engine = engine.for_work(rows * _ROW_SECONDS)
-            with cutting(store, listed, engine, scratch) as cutter:
-                pieces = list[Piece]()
-                for some in addresses:
-                    pieces += cutter.cut(pa.table([managed(store.url, some).cast(pa.string())], schema=_REFERENCED))
-                most = ranges_for(_TOGETHER if engine.in_process else _TOGETHER_ON_SPARK, [ranges])
-                group, total = min(engine.group(ranges.num_rows), most), ranges.num_rows
-                neighbours = Metarange(ranges.sort_by("first_path"))
-                tasks = (tuple(neighbours.rows(i, min(i + group, total))) for i in range(0, total, group))
-                done = 0
-                for number, read in engine.run(partial(read_references, cutter=cutter), tasks, store):
-                    pieces += read
-                    done += min(group, total - number * group)
-                    on_progress(done, total)
-                work = partial(join_slice, prefixes=tuple(prefixes))
-                for number, free in cutter.join(listed, pieces, engine, work):
-                    found.add(number, free.table)
-                found.listed = listed.count
-        except LakeopsError:  # of a store, some of which are OSErrors too
-            raise
-        except (OSError, pa.ArrowInvalid) as error:
-            reason = str(error).partition("\n")[0]
-            raise Transient(
-                f"the join that finds unreferenced objects failed: {reason}; see that {scratch.parent} has room, or "
-                "run it on Spark; nothing was deleted",
-                kind="engine_unavailable",
-            ) from error
-        yield found
-
-
-@contextmanager
-def cutting(store: ObjectStore, listed: Listed, engine: Engine, scratch: Path) -> Iterator[Cutter]:
-    """A cutter of what refers to a listing, for tasks inside the block. Its files go then, or as garbage."""
-    place = _Scratch(scratch / "pieces") if engine.in_process else store
-    cutter = Cutter(place, f"{layout.TASKS}{Ids().new()}/", listed.borders)
-    try:
-        yield cutter
-    finally:
-        with suppress(LakeopsError):
-            place.delete([item.key for item in place.list(cutter.prefix)])
+    store, ranges = scratch.store, _one_each([ranges], "id")
+    slices = Slices(scratch, listed)
+    engine = engine.for_work((slices.count + sum(ranges["count"].to_pylist())) * _ROW_SECONDS)
+    slices.settle(engine)
+    cutter, references = slices.cutter, list[Piece]()
+    for some in addresses:
+        references += cutter.cut(managed(store.url, some))
+    most = ranges_for(_TOGETHER if engine.in_process else _TOGETHER_ON_SPARK, [ranges])
+    group, total = min(engine.group(ranges.num_rows), most), ranges.num_rows
+    neighbours, done = Metarange(ranges.sort_by("first_path")), 0
+    tasks = (tuple(neighbours.rows(i, min(i + group, total))) for i in range(0, total, group))
+    for number, read in engine.run(partial(read_references, cutter=cutter), tasks, store):
+        references += read
+        done += min(group, total - number * group)
+        on_progress(done, total)
+    return slices.unreferenced(references, engine, prefixes)
 
 
 class Unreferenced:
-    """Unreferenced objects: ``count`` of the ``listed`` distinct ones. They lie in local files, one a slice."""
+    """Unreferenced objects: ``count`` of the ``listed`` ones, so others are ``kept``. They lie in scratch files."""
 
-    def __init__(self, folder: Path) -> None:
-        self.listed: int = 0
-        self.count: int = 0
-        self._folder = folder
-        self._slices: set[int] = set()
-
-    @property
-    def kept(self) -> int:
-        """How many listed objects something refers to, or a prefix keeps."""
-        return self.listed - self.count
-
-    def add(self, number: int, rows: pa.Table) -> None:
-        """Keep what was found in a slice."""
-        self._slices.add(number)
-        self.count += rows.num_rows
-        with pa.ipc.new_stream(self._folder / f"{number}.arrow", LISTED_SCHEMA, options=_LZ4) as out:
-            out.write_table(rows, max_chunksize=_BATCH)
+    def __init__(self, place: ObjectStore, listed: int, chunks: Sequence[Chunk]) -> None:
+        self.listed = listed
+        self.count: int = sum(chunk.count for chunk in chunks)
+        self.kept: int = listed - self.count
+        self._place, self._chunks = place, chunks
 
     def batches(self) -> Iterator[pa.Table]:
-        """The objects, sorted by address: tables of ``LISTED_SCHEMA``, none empty. Can be asked for again."""
-        for number in sorted(self._slices):
-            yield from read_stream(self._folder / f"{number}.arrow")
+        """The objects, sorted by address: tables of ``LISTED_SCHEMA``, none empty. Can be asked for again.
+
+        Their sizes follow from ``count`` alone, so a file that they are written to is equal on any engine.
+        """
+        rest = LISTED_SCHEMA.empty_table()
+        for table in read_chunks(self._place, self._chunks):
+            rest = pa.concat_tables([rest, table])
+            while len(rest) >= _BATCH:
+                yield rest.slice(0, _BATCH).combine_chunks()
+                rest = rest.slice(_BATCH)
+        if len(rest):
+            yield rest.combine_chunks()
 
 
-class Listed:
-    """A listing in slices. The listing is in byte order.
+@dataclass
+class Scratch:
+    """The files of one run, under fresh names below a prefix: on this machine, or in the ``store`` for workers."""
 
-    ``borders`` are names at regular distances, the smallest one and one past the largest among them. So slices have
-    equal sizes, and those of another listing similar ones.
+    store: ObjectStore
+    place: ObjectStore
+    prefix: str
+    folder: Path
+
+    def settle(self, engine: Engine) -> None:
+        """Have the files where the tasks of an engine see them."""
+        if not engine.in_process and self.place is not self.store:
+            for item in self.place.list(self.prefix):
+                self.store.put(item.key, self.place.get(item.key))
+            self.place = self.store
+
+    def write(self, tables: Iterable[tuple[int, pa.Table]]) -> list[Piece]:
+        """Write the rows of slices, given by number, to one file. Raises ``Transient`` where there is no room."""
+        key, sink, ends = f"{self.prefix}{Ids().new()}.arrow", pa.BufferOutputStream(), [(-1, 0)]
+        for number, some in tables:
+            with pa.ipc.new_stream(sink, some.schema, options=_LZ4) as out:
+                out.write_table(some)
+            ends.append((number, sink.tell()))
+        data = sink.getvalue().to_pybytes()
+        try:
+            if data and self.place is self.store:
+                self.place.put(key, data)
+            elif data:  # no file of this machine has to last, and nobody asks for its digest
+                (self.folder / self.prefix).mkdir(parents=True, exist_ok=True)
+                (self.folder / key).write_bytes(data)
+        except LakeopsError:  # of a store, some of which are OSErrors too
+            raise
+        except OSError as error:
+            raise Transient(
+                f"a scratch file cannot be written: {error}; see that {self.place.url} has room, or run it on "
+                "Spark; nothing was deleted",
+                kind="engine_unavailable",
+            ) from error
+        view = memoryview(data)
+        return [Piece(to[0], key, at, to[1] - at, crc32(view[at : to[1]])) for (_, at), to in pairwise(ends)]
+
+    def write_chunks(self, rows: pa.Table) -> list[Chunk]:
+        """Write consecutive rows of a listing. Raises ``Transient`` unless they are in byte order."""
+        rows, size = rows.combine_chunks(), max(1, SLICE // _CHUNKS)
+        names = in_one(rows.column(0))
+        if pc.all(pc.less(names[:-1], names[1:])).as_py() is False:
+            raise _out_of_order()
+        parts = [(at, rows.slice(at, size)) for at in range(0, len(rows), size)]
+        found = list[Chunk]()
+        for piece, (at, part) in zip(self.write(parts), parts, strict=True):
+            some = names.slice(at, len(part))
+            found.append(Chunk(some[0].as_py(), some[-1].as_py(), len(part), some.nbytes, piece))
+        return found
+
+
+@contextmanager
+def scratching(store: ObjectStore, folder: Path | None = None) -> Iterator[Scratch]:
+    """A place for scratch files inside the block, in a local ``folder`` at first. They go then, or as garbage."""
+    with tempfile.TemporaryDirectory(prefix="lakeops-", dir=folder) as name:
+        local = Path(name).resolve()
+        scratch = Scratch(store, LocalStore(local, fsync=False), f"{layout.TASKS}{Ids().new()}/", local)
+        try:
+            yield scratch
+        finally:
+            if scratch.place is store:
+                with suppress(LakeopsError):
+                    store.delete([item.key for item in store.list(scratch.prefix)])
+
+
+def _out_of_order() -> Transient:
+    return Transient("the listing of the storage namespace is out of order; nothing was deleted; try again")
+
+
+class Slices:
+    """A listing in slices of some chunks each, of about equal sizes.
+
+    The cutter's borders are the first name of each slice, and one past the last name. So slices of references have
+    similar sizes.
     """
 
-    def __init__(self, listing: Listing) -> None:
-        self._listing = listing
-        samples, count, size, last = list[pa.Array](), 0, 0, ""
-        step = max(1, SLICE // _SAMPLES)
-        for rows in self._batches():
-            names = in_one(rows.column(0))
-            samples.append(names.take(from_numpy(np.arange(-count % step, len(names), step))))
-            count, size, last = count + len(names), size + names.nbytes, names[-1].as_py()
-        self.count: int = count
-        slices = min(SLICES, max(-(-count // SLICE), -(-size // SLICE_BYTES)))
-        chosen = in_one(pa.chunked_array(samples, pa.string()))
-        places = np.arange(slices) * len(chosen) // max(1, slices)
-        ends = array([f"{last}\0"] if count else [], pa.string())
-        self.borders: pa.Array = pc.unique(pa.concat_arrays([chosen.take(from_numpy(places)), ends]))
+    def __init__(self, scratch: Scratch, chunks: Sequence[Chunk]) -> None:
+        if any(before.last >= after.first for before, after in pairwise(chunks)):
+            raise _out_of_order()
+        self.count: int = sum(chunk.count for chunk in chunks)
+        self._scratch = scratch
+        slices = max(-(-self.count // SLICE), -(-sum(chunk.size_bytes for chunk in chunks) // SLICE_BYTES))
+        starts, slices = accumulate((chunk.count for chunk in chunks), initial=0), min(SLICES, slices)
+        groups = groupby(zip(starts, chunks, strict=False), key=lambda pair: pair[0] * slices // self.count)
+        self._slices = [tuple(chunk for _, chunk in some) for _, some in groups]
+        ends = [f"{chunks[-1].last}\0"] if chunks else []
+        self.cutter = Cutter(scratch, array([*(some[0].first for some in self._slices), *ends], pa.string()))
 
-    def _batches(self) -> Iterator[pa.Table]:
-        last = ""
-        for rows in filter(len, self._listing()):
-            names = in_one(rows.column(0))
-            if names[0].as_py() <= last or pc.all(pc.less(names[:-1], names[1:])).as_py() is False:
-                raise Transient("the listing of the storage namespace is out of order; nothing was deleted; try again")
-            last = names[-1].as_py()
-            yield rows
+    def settle(self, engine: Engine) -> None:
+        """Have the listing, if there is any, where the tasks of an engine see it."""
+        if self._slices:
+            self._scratch.settle(engine)
 
-    def slices(self) -> Iterator[tuple[int, pa.Table]]:
-        """The number and the rows of every slice. ``count`` is then what these have."""
-        self.count = 0
-        parts = (part for rows in self._batches() for part in _by_slice(rows, self.borders))
-        for number, some in groupby(parts, key=itemgetter(0)):
-            table = pa.concat_tables(rows for _, rows in some)
-            self.count += len(table)
-            yield number, table
-
-
-class _Scratch(LocalStore):
-    """A directory of one run: no file of it has to last, and nobody asks for its digest."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, fsync=False)
-
-    def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
-        """Write a file under a fresh name, as it is."""
-        del if_absent, content_type
-        file = self.root / key
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("xb") as target:
-            return PutResult(sum(map(target.write, pieces(data, _PIECE))), "")
+    def unreferenced(self, references: Iterable[Piece], engine: Engine, prefixes: Iterable[str]) -> Unreferenced:
+        """What no reference is equal to, and does not lie under the prefixes."""
+        # The threads that read are gone, and what they had freed would stay with them.
+        pa.default_memory_pool().release_unused()
+        by_slice = defaultdict[int, list[Piece]](list)
+        for piece in references:
+            by_slice[piece.slice].append(piece)
+        tasks = [JoinTask(some, tuple(by_slice[number])) for number, some in enumerate(self._slices)]
+        group = 1 if engine.in_process else min(_SLICES_ON_SPARK, engine.group(len(tasks)))
+        work = partial(join_slices, scratch=self._scratch, prefixes=tuple(prefixes))
+        grouped = (tuple(tasks[at : at + group]) for at in range(0, len(tasks), group))
+        free = dict(engine.run(work, grouped, self._scratch.place))
+        return Unreferenced(
+            self._scratch.place, self.count, [chunk for number in sorted(free) for chunk in free[number]]
+        )
 
 
 def _by_slice(rows: pa.Table, borders: pa.Array) -> Iterator[tuple[int, pa.Table]]:
@@ -268,37 +462,29 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Cutter:
-    """Cuts rows into slices at ``borders``, and leaves them below ``prefix`` of a store."""
+class Chunk:
+    """Consecutive rows of a listing: the first and the last name, how many, the bytes of their text, and where."""
 
-    place: ObjectStore
-    prefix: str
+    first: str
+    last: str
+    count: int
+    size_bytes: int
+    piece: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Cutter:
+    """Cuts rows into slices at ``borders``, and leaves them in scratch files."""
+
+    scratch: Scratch
     borders: pa.Array
 
-    def cut(self, rows: pa.Table) -> list[Piece]:
-        """Write rows to one scratch file, slice by slice, under a fresh name."""
-        key, sink, ends = f"{self.prefix}{Ids().new()}.arrow", pa.BufferOutputStream(), [(-1, 0)]
-        for number, some in _by_slice(rows.combine_chunks(), self.borders):
-            with pa.ipc.new_stream(sink, rows.schema, options=_LZ4) as out:
-                out.write_table(some)
-            ends.append((number, sink.tell()))
-        data = sink.getvalue().to_pybytes()
-        if data:
-            self.place.put(key, data)
-        view = memoryview(data)
-        return [Piece(to[0], key, at, to[1] - at, crc32(view[at : to[1]])) for (_, at), to in pairwise(ends)]
-
-    def join(
-        self, listed: Listed, pieces: list[Piece], engine: Engine, work: Callable[..., TaskRows]
-    ) -> Iterator[tuple[int, TaskRows]]:
-        """The number of each slice of the listing, in any order, and what ``work`` makes of it and its pieces."""
-        # The threads that read are gone, and what they had freed would stay with them.
-        pa.default_memory_pool().release_unused()
-        references = defaultdict[int, list[Piece]](list)
-        for piece in pieces:
-            references[piece.slice].append(piece)
-        tasks = (JoinTask(TaskRows(rows), tuple(references[number])) for number, rows in listed.slices())
-        return engine.run(work, tasks, self.place)
+    def cut(self, keys: Sequence[str] | pa.Array | pa.ChunkedArray) -> list[Piece]:
+        """Write keys of the namespace to one scratch file, slice by slice."""
+        column = (
+            in_one(keys).cast(pa.string()) if isinstance(keys, pa.Array | pa.ChunkedArray) else array(keys, pa.string())
+        )
+        return self.scratch.write(_by_slice(pa.table([column], schema=_REFERENCED), self.borders))
 
 
 def read_references(task: tuple[RangeRow, ...], store: ObjectStore, *, cutter: Cutter) -> list[Piece]:
@@ -307,36 +493,40 @@ def read_references(task: tuple[RangeRow, ...], store: ObjectStore, *, cutter: C
     names = pa.concat_arrays([managed(store.url, table.column(0)) for table in tables])
     if any(after.first_path <= before.last_path for before, after in pairwise(task)):
         names = names.unique()  # of several commits, which have most addresses in common
-    return cutter.cut(pa.table([names], schema=_REFERENCED))
+    return cutter.cut(names)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinTask:
     """A slice of the listing, and the pieces of what refers to it."""
 
-    listed: TaskRows
+    listed: tuple[Chunk, ...]
     referenced: tuple[Piece, ...]
 
 
-def join_slice(task: JoinTask, place: ObjectStore, *, prefixes: tuple[str, ...]) -> TaskRows:
-    """Find the rows of a slice that nothing refers to. Raises ``Corrupted`` where a piece is not what was written."""
-    met = mark_slice(task, place).table.column(0)
-    rows = task.listed.table.combine_chunks()
-    return TaskRows(rows.filter(pc.invert(pc.or_(met, from_numpy(_lie_under(rows.column(0), prefixes))))))
+def join_slices(
+    tasks: Sequence[JoinTask], place: ObjectStore, *, scratch: Scratch, prefixes: tuple[str, ...]
+) -> list[Chunk]:
+    """Find the rows of slices that nothing refers to. Raises ``Corrupted`` where a piece is not what was written."""
+    found = list[Chunk]()
+    for task in tasks:
+        rows = pa.concat_tables(read_chunks(place, task.listed)).combine_chunks()
+        names = rows.column(0)
+        met = _lie_under(names, prefixes)
+        held, count = list[pa.Table](), 0
+        for number, table in enumerate(_read_pieces(place, task.referenced), 1):
+            held.append(table)
+            count += table.num_rows
+            if count >= len(names) or number == len(task.referenced):  # a larger hash table is slower than another call
+                met |= to_numpy(in_one(pc.is_in(names, value_set=pa.concat_tables(held).column(0))))
+                held, count = [], 0
+        found += scratch.write_chunks(rows.filter(from_numpy(~met)))
+    return found
 
 
-def mark_slice(task: JoinTask, place: ObjectStore) -> TaskRows:
-    """Say of each row of a slice whether something refers to it, in a column of bits. Raises ``Corrupted``."""
-    names = in_one(task.listed.table.column(0))
-    met = np.zeros(len(names), np.bool_)
-    held, count = list[pa.Table](), 0
-    for number, table in enumerate(_read_pieces(place, task.referenced), 1):
-        held.append(table)
-        count += table.num_rows
-        if count >= len(names) or number == len(task.referenced):  # a larger hash table is slower than another call
-            met |= to_numpy(pc.is_in(names, value_set=pa.concat_tables(held).column(0)))
-            held, count = [], 0
-    return TaskRows(pa.table({"referenced": from_numpy(met)}))
+def read_chunks(place: ObjectStore, chunks: Iterable[Chunk]) -> Iterator[pa.Table]:
+    """The rows of a listing, chunk by chunk. Raises ``Corrupted`` where a chunk is not what was written."""
+    return _read_pieces(place, [chunk.piece for chunk in chunks])
 
 
 def _read_pieces(place: ObjectStore, pieces: Sequence[Piece]) -> Iterator[pa.Table]:
@@ -380,12 +570,6 @@ def _lie_under(addresses: pa.ChunkedArray, prefixes: tuple[str, ...]) -> Mask:
         beneath = pc.is_in(pc.binary_slice(raw, 0, size), value_set=array(same, pa.binary()))
         found |= to_numpy(beneath)
     return found
-
-
-def read_stream(path: Path) -> Iterator[pa.Table]:
-    """The rows of an Arrow stream on disk, a batch at a time, none empty."""
-    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-        yield from (pa.Table.from_batches([batch]) for batch in stream if batch.num_rows)
 
 
 def _one_each(tables: Sequence[pa.Table], name: str) -> pa.Table:

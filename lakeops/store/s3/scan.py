@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
@@ -20,8 +20,7 @@ from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transien
 from lakeops.model.sanitising import excerpt
 from lakeops.store.base import Listing
 from lakeops.store.bucket import object_name
-from lakeops.store.in_flight import in_flight
-from lakeops.store.listing import Found, ParallelListing, split_points
+from lakeops.store.listing import LEVELS, Found, ParallelListing, folder_borders, split_points
 from lakeops.store.s3.client import status_of, xml_part
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 _THREADS = 16
 _ENOUGH = 16
 """Folders on a page that keep all threads busy. Fewer are taken apart once more."""
-_LEVELS = 3
 _POINTS = 64
 """Parts that a flat folder is divided into at most, on guesses of which the first ones are narrow."""
 
@@ -66,17 +64,10 @@ def scan(
 def borders(client: S3Client, bucket: str, root: str, after: str, count: int) -> list[str]:
     """About ``count`` ascending names behind ``after`` that part what lies below ``root``: see ``ObjectStore.borders``.
 
-    They are folders, as far down as there have to be to get so many, and points in flat folders of many pages.
+    Of a flat folder of many pages they are points.
     """
     scanning = _S3Scan(client, bucket, root, skip_special=True, moving=True)
-    found, points, inside = list[str](), list[str](), [root]
-    for _ in range(_LEVELS):
-        if len(found) < count:
-            parts = list(chain.from_iterable(in_flight(scanning.parts, inside)))
-            inside = [name for name in parts if name.endswith("/")]
-            found, points = found + inside, points + [name for name in parts if not name.endswith("/")]
-    found = sorted(name for name in found if name > after)
-    return sorted({*found[:: -(-len(found) // count) or 1], *(name for name in points if name > after)})
+    return folder_borders(scanning.parts, root, after, count)
 
 
 @dataclass(frozen=True)
@@ -114,7 +105,7 @@ class _S3Scan:
         nothing = not token and not folders and not objects and not answer["IsTruncated"]
         if nothing and depth > 1 and not self.moving:
             raise self._bucket_changed(prefix)
-        apart = depth < _LEVELS and len(folders) < _ENOUGH and not answer["IsTruncated"]
+        apart = depth < LEVELS and len(folders) < _ENOUGH and not answer["IsTruncated"]
         found: list[Found] = []
         at = 0
         for folder in folders:
