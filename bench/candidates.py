@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,7 @@ def _entries(which: np.ndarray, version: int) -> pa.Table:
 
 
 def _spooled(path: Path) -> Iterator[pa.Table]:
-    """The rows of an Arrow stream, as garbage collection keeps a listing."""
+    """The rows of an Arrow stream, a batch at a time."""
     import pyarrow as pa
 
     with pa.OSFile(str(path)) as source, pa.ipc.open_stream(source) as stream:
@@ -103,20 +104,21 @@ def _lakeops(folder: Path) -> Callable[[], int]:
     import duckdb  # noqa: F401 - both sides have loaded it before the clock starts
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from support.references import searched
 
     from lakeops.engine.base import LocalEngine
-    from lakeops.ops.gc.unreferenced import LISTED_SCHEMA
+    from lakeops.ops.gc.unreferenced import LISTED_SCHEMA, scratching, unreferenced
     from lakeops.store.local import LocalStore
+
+    held = ExitStack()
+    scratch = held.enter_context(scratching(LocalStore(folder, fsync=False), folder))
+    # The listing lies there already, as DuckDB's does.
+    listed = [chunk for table in _spooled(folder / _SPOOLED) for chunk in scratch.write_chunks(table)]
 
     def work() -> int:
         # Not `read_table`, which imports pandas where it is installed.
         ranges = pa.concat_tables([pq.ParquetFile(folder / f"ranges-{version}.parquet").read() for version in (0, 1)])
-        store, listing = LocalStore(folder, fsync=False), _spooled(folder / _SPOOLED)
-        with (
-            searched(store, listing, ranges, engine=LocalEngine(), folder=folder) as (found, _),
-            pq.ParquetWriter(folder / _FOUND, LISTED_SCHEMA, use_dictionary=False) as writer,
-        ):
+        with held, pq.ParquetWriter(folder / _FOUND, LISTED_SCHEMA, use_dictionary=False) as writer:
+            found = unreferenced(scratch, listed, ranges, engine=LocalEngine())
             for table in found.batches():
                 writer.write_table(table)
             return found.count
