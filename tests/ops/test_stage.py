@@ -12,8 +12,8 @@ from lakeops.model.arrow import ENTRY_SCHEMA
 from lakeops.model.ids import check_checksum, check_content_type, check_metadata, check_mtime, check_size
 from lakeops.model.names import check_path
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.read import full, joined
-from lakeops.ranges.validation import check_entries, relative
+from lakeops.ops.read import full
+from lakeops.ranges.validation import check_entries, joined, relative
 from lakeops.store import layout
 
 
