@@ -14,11 +14,9 @@ A dry run writes nothing: it plans, and takes as live what would be.
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -90,7 +88,7 @@ def mark(ctx: Context) -> Mark:
     now = ctx.catalog.now()
     mark_id = layout.attempt(now, ctx.ids)
     _check_clocks(ctx, mark_id, now)
-    with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder, scratching(ctx.store, Path(folder)) as scratch:
+    with scratching(ctx.store) as scratch:
         # 1. List.
         grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
         listing = StoreListing(now - grace)
@@ -100,7 +98,7 @@ def mark(ctx: Context) -> Mark:
         decided = expire_commits(ctx, begun, since, unix_seconds(now))
         # 3. Read the roots, and write down what none of them needs.
         roots = ctx.catalog.retention.roots(ctx.repository_id)
-        with MarkWriter(Path(folder) / "mark.parquet") as found:
+        with MarkWriter(scratch.folder / "mark.parquet") as found:
             referenced = _find_garbage(ctx, listing, roots, found, scratch, engine)
         with found.file.open("rb") as data:
             ctx.store.put(mark_key(mark_id), data)
@@ -129,7 +127,7 @@ def dry_run(ctx: Context) -> DryRun:
     now = ctx.catalog.now()
     grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
     planned = Mark("", MarkState.MARKING, now, now - grace)
-    with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as folder, scratching(ctx.store, Path(folder)) as scratch:
+    with scratching(ctx.store) as scratch:
         listing = StoreListing(planned.cutoff)
         engine = list_store(ctx.store, listing, ctx.engine(), scratch, lambda done: ctx.progress("listing", done, 0))
         decided = make_plan(ctx, unix_seconds(now)).decided
@@ -137,7 +135,7 @@ def dry_run(ctx: Context) -> DryRun:
         live = [commit for commit in roots.commits if commit.id not in decided.expired]
         live += ctx.catalog.commits.get_many(ctx.repository_id, decided.revived).values()
         roots = replace(roots, commits=live)
-        with MarkWriter(Path(folder) / "mark.parquet") as found:
+        with MarkWriter(scratch.folder / "mark.parquet") as found:
             referenced = _find_garbage(ctx, listing, roots, found, scratch, engine)
         report = _report(ctx, planned, grace, listing, decided, roots, found, referenced)
         return DryRun(decided, found.rows, report)
