@@ -214,18 +214,19 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
         tables = self.tables or {one.path.rstrip("/"): one.path for one in folders if one.path.endswith("/")}
         if not all(isinstance(text, str) for pair in tables.items() for text in pair):
             raise InvalidInput("tables: names of views and their places are text")
-        unread: list[str] = []
+        queries, unread = dict[str, str](), list[str]()
+        for name, path in tables.items():
+            try:
+                queries[name.replace('"', '""')] = _reading(repository, commit, path)
+            except InvalidInput as error:
+                if self.tables is not None:
+                    raise
+                unread.append(str(error))
         with duckdb.connect() as connection:
             connection.register_filesystem(LakeopsFileSystem(conn_id=self.lakeops_conn_id, skip_instance_cache=True))
             try:
-                for name, path in tables.items():
-                    view = name.replace('"', '""')
-                    try:
-                        connection.execute(f'CREATE VIEW "{view}" AS {_reading(repository, commit, path)}')
-                    except InvalidInput as error:
-                        if self.tables is not None:
-                            raise
-                        unread.append(str(error))
+                for view, query in queries.items():
+                    connection.execute(f'CREATE VIEW "{view}" AS {query}')
                 rows = connection.execute(self.sql).fetchmany(11)
                 columns = [column[0] for column in connection.description or ()]
             except duckdb.Error as error:
