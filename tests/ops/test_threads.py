@@ -4,12 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 
 import pytest
+from support.at_once import result_of
 from support.errors import raising
 from support.scenes import SPLIT, open_faulty, tree
 
 from lakeops import Settings
 from lakeops.model.clock import pause
-from lakeops.model.errors import CommitExpired, LakeopsError, MergeConflict, StoreUnavailable
+from lakeops.model.errors import CommitExpired, MergeConflict, StoreUnavailable
 from lakeops.ops import publish as publishing
 from lakeops.ops.fsck.findings import Severity
 from lakeops.testing import Crash, Faults
@@ -57,15 +58,8 @@ def waiting():
 def at_once(faults, acts):
     """The results or errors of the threads. The first one to publish waits until all others are in line."""
     faults.hook("publish", at=1, action=lambda _: wait_until(lambda: waiting() == len(acts)))
-
-    def fate(act):
-        try:
-            return act()
-        except LakeopsError as error:
-            return error
-
     with ThreadPoolExecutor(len(acts)) as pool:
-        return list(pool.map(fate, acts))
+        return list(pool.map(result_of, acts))
 
 
 def merges(repo, names):

@@ -9,16 +9,21 @@ from typing import Any
 from lakeops.model.errors import LakeopsError
 
 
+def result_of(act: Callable[[], Any]) -> Any:
+    """The result of a call, or the error of ours that it ended with."""
+    try:
+        return act()
+    except LakeopsError as error:
+        return error
+
+
 def at_once(*acts: Callable[[], Any]) -> list[Any]:
     """The result of each call, or the error of ours that it ended with."""
     start = Barrier(len(acts))
 
     def one(act: Callable[[], Any]) -> Any:
         start.wait()
-        try:
-            return act()
-        except LakeopsError as error:
-            return error
+        return result_of(act)
 
     with ThreadPoolExecutor(len(acts)) as pool:
         return list(pool.map(one, acts))
