@@ -70,7 +70,7 @@ class Engine(ABC):
         """
 
     def parts(self, store: ObjectStore, after: str) -> list[tuple[str, str]]:
-        """What a store holds behind ``after``, in parts for a task each to scan: behind which key, up to which."""
+        """Divide a store's keys behind ``after`` into parts for a task each to scan: behind which key, up to which."""
         borders = store.borders(after, _PARTS)
         group = self.group(len(borders) + 1)
         return [*pairwise([after, *borders[group - 1 :: group], ""])]

@@ -37,7 +37,7 @@ LOOKAHEAD = 4
 """Untouched ranges that a segment brings along. Nearly every edit re-synchronises within one."""
 
 FEW_CHANGES, MOST_OF_RANGE, MOST_CHANGES = 1_000, 100, 20_000
-"""Changes that a list is made of: so many, or so many for each range that is rewritten, but not more than so many. With
+"""The most changes of which a list is kept: in all, or for each range that is rewritten; and the most of any list. With
 more of them ranges are as quick to compare as a list is to read."""
 
 

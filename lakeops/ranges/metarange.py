@@ -595,7 +595,7 @@ class _LeafCutter:
 
 
 def described_leaf(leaf: Metarange, file: str = "", file_bytes: int = 0, file_digest: bytes = bytes(32)) -> RangeRow:
-    """What a root says of a leaf, beside the number of its ranges."""
+    """The description of a leaf that its root holds, beside the number of its ranges."""
     first, last = leaf.table.column("first_path")[0].as_py(), leaf.table.column("last_path")[-1].as_py()
     key = sha256(_LEAF_TAG + fixed_bytes(in_one(leaf.table.column("id")))).digest()
     return RangeRow(key, file, first, last, leaf.count, leaf.size_bytes, file_bytes, file_digest)

@@ -102,7 +102,7 @@ LISTED = [f"data/2026010100/{number:04}" for number in range(1_500)]
 
 @contextmanager
 def searched(store, tables, ranges, *, engine, folder=None, **options) -> Iterator[tuple[Unreferenced, Scratch]]:
-    """What nothing refers to of a listing that comes in these tables, and the scratch files, inside the block."""
+    """The objects of a listing in tables that nothing refers to, and the scratch files, inside the block."""
     with scratching(store, folder) as scratch:
         chunks = [chunk for table in tables for chunk in scratch.write_chunks(table)]
         yield unreferenced(scratch, chunks, ranges, engine=engine, **options), scratch

@@ -153,7 +153,7 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
         return idempotent.replay(repository, branch, run, verb, do, *wanted, **described)
 
     def verb(self, repository: Repository, branch: Branch) -> Verb:
-        """What is done with the commit and its parent number."""
+        """The verb that takes the commit and its parent number, by which a task changes the branch."""
         return "revert", branch.revert, branch.revert_changes
 
 

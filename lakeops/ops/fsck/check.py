@@ -345,7 +345,7 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
 
 @dataclass
 class Needed:
-    """What something was found to need of the listing: pieces of its slices, for the engine that read the ranges."""
+    """Keys that something was found to need: pieces of the listing's slices, for the engine that read the ranges."""
 
     slices: Slices
     pieces: list[Piece] = field(default_factory=list)

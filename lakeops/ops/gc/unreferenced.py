@@ -422,7 +422,7 @@ class Slices:
             self._scratch.settle(engine)
 
     def unreferenced(self, references: Iterable[Piece], engine: Engine, prefixes: Iterable[str]) -> Unreferenced:
-        """What no reference is equal to, and does not lie under the prefixes."""
+        """Join the slices: the objects that no reference is equal to, and that lie under none of the prefixes."""
         # The threads that read are gone, and what they had freed would stay with them.
         pa.default_memory_pool().release_unused()
         by_slice = defaultdict[int, list[Piece]](list)
