@@ -214,7 +214,7 @@ class StoreSettings:
         endpoint_url: an S3-compatible server. AWS when None.
         region: the region. What boto3's configuration says, or ``us-east-1``, when None.
         fsync: whether local files are forced to the disk before a put returns.
-        max_attempts: how often one request is made in all before the store counts as unavailable.
+        max_attempts: how often botocore makes a request before the store counts as unavailable.
         connect_timeout: seconds to wait for a connection.
         read_timeout: seconds to wait for the next bytes of an answer.
         part_bytes: memory that one part of a big upload takes. Contents up to this size go in one request.

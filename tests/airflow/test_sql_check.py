@@ -73,6 +73,12 @@ def test_a_folder_that_is_no_plain_table_is_refused(check, files, reason):
         check(files, "SELECT 1 WHERE false", tables={"t": "t/"})
 
 
+@pytest.mark.parametrize("files", [{}, {"a.jpg": b"1"}], ids=["nothing", "pictures"])
+def test_a_folder_without_a_table_is_not_found(check, files):
+    with pytest.raises(LakeopsFailure, match="object_not_found: tables: no Parquet"):
+        check(files, "SELECT 1 WHERE false", tables={"t": "t/"})
+
+
 @pytest.mark.parametrize(("files", "reason"), REFUSED.values(), ids=REFUSED)
 def test_a_query_of_other_folders_goes_on_beside_a_folder_that_is_no_plain_table(check, files, reason):
     others = {"../sales/a.parquet": parquet(1)}

@@ -218,7 +218,7 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
         for name, path in tables.items():
             try:
                 queries[name.replace('"', '""')] = _reading(repository, commit, path)
-            except InvalidInput as error:
+            except (InvalidInput, ObjectNotFound) as error:
                 if self.tables is not None:
                     raise
                 unread.append(str(error))
@@ -243,7 +243,12 @@ _READERS = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}
 
 
 def _reading(repository: Repository, commit: str, path: str) -> str:
-    """The query of a table's file, or of the files in its folder that Spark would read. Raises ``InvalidInput``."""
+    """The query of a table's file, or of the files in its folder that Spark would read.
+
+    Raises:
+        ObjectNotFound: there is no Parquet, CSV or JSON file.
+        InvalidInput: a Delta table, or files of several formats.
+    """
     folder = as_folder(path)
     listed = [one.path for one in repository.ref(commit).list(path) if one.path == path or one.path.startswith(folder)]
     if any(one.startswith(f"{folder}_delta_log/") for one in listed):
@@ -253,7 +258,7 @@ def _reading(repository: Repository, commit: str, path: str) -> str:
     files = [one for one in listed if one == path or is_table_file(one[len(folder) :])]
     formats = {table_format(one) or "" for one in files}
     if not formats & _READERS.keys():
-        raise InvalidInput(f"tables: no Parquet, CSV or JSON file at {path!r} of commit {commit[:16]}")
+        raise ObjectNotFound(f"tables: no Parquet, CSV or JSON file at {path!r} of commit {commit[:16]}")
     if len(formats) > 1:
         raise InvalidInput(f"tables: the files at {path!r} have not a single format; name one folder or file of each")
     plain = (re.sub(r"([*?[])", r"[\1]", one).replace("'", "''") for one in files)
