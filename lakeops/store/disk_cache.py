@@ -184,11 +184,7 @@ class WrappedStore:
         return getattr(self._store, name)
 
     def __reduce__(self) -> tuple[Callable[[ObjectStore], ObjectStore], tuple[ObjectStore]]:
-        return _unwrapped, (self._store,)
-
-
-def _unwrapped(store: ObjectStore) -> ObjectStore:
-    return store
+        return unwrapped, (self._store,)
 
 
 class _CachedStore(WrappedStore):
@@ -221,6 +217,12 @@ def flush(store: object) -> None:
     if isinstance(store, BackgroundWriter):
         for put in store.puts:
             put.result()
+
+
+def unwrapped(store: ObjectStore) -> ObjectStore:
+    """The store without its wrappers, as other processes see it. All is written that was put in the background."""
+    flush(store)
+    return unwrapped(store._store) if isinstance(store, WrappedStore) else store  # noqa: SLF001 - this module's own
 
 
 class BackgroundWriter(WrappedStore):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 from support.references import listing
 from support.rows import SMALL, built, entry_table, numbered
+from support.spark_work import Number, length_beside
 
 from lakeops import Lake, Settings, Split
 from lakeops.engine.base import Engine, LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
+from lakeops.engine.spark.jobs import PARK_ABOVE
 from lakeops.model.errors import NotAllReplicated
 from lakeops.model.records import Credentials, Strategy
 from lakeops.ops import listed
@@ -27,6 +29,7 @@ from lakeops.ranges.merge import plan_merge
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.store.base import StoreSettings
+from lakeops.store.disk_cache import BackgroundWriter
 from lakeops.store.layout import CLAIM
 from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
@@ -57,6 +60,30 @@ def test_failures_come_back_as_they_were(spark: SparkEngine, store: LocalStore, 
         replicate(store, destination, spark)
     assert [(key, error.kind) for key, error in caught.value.failures] == [("data/2026010100/05", "invalid_path")]
     assert caught.value.done == 39
+
+
+# --- what is put in the background is there before workers look for it ---
+class Later(ThreadPoolExecutor):
+    """Runs what is submitted when somebody asks for its result."""
+
+    def submit(self, work, /, *given):
+        class Asked(Future):
+            def result(self, timeout=None):
+                if not self.done():
+                    self.set_result(work(*given))
+                return super().result(timeout)
+
+        return Asked()
+
+
+@pytest.mark.parametrize("size", [10, PARK_ABOVE + 1], ids=["sent", "parked"])
+def test_workers_find_what_was_put_in_the_background(spark: SparkEngine, store: LocalStore, size: int):
+    writer = BackgroundWriter(store)
+    writer.pool = Later()
+    writer.put("early", b"x")
+    tasks = [Number(number, bytes(size)) for number in range(5)]
+    assert dict(spark.run(length_beside, tasks, writer)) == dict.fromkeys(range(5), (size, 1))
+    assert [item.key for item in store.list()] == ["early"]
 
 
 # --- ranges are verified alike ---

@@ -37,6 +37,10 @@ def length(task: Number, store) -> tuple[int, int]:
     return task.value, len(task.data)
 
 
+def length_beside(task: Number, store) -> tuple[int, int]:
+    return len(task.data), len(store.get("early"))
+
+
 def partition(task: Number, store) -> int:
     from pyspark import TaskContext
 

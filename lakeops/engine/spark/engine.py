@@ -21,6 +21,7 @@ from lakeops.engine.spark.session import active, connect, is_local
 from lakeops.model.clock import Ids
 from lakeops.model.errors import LakeopsError, Transient
 from lakeops.store.base import ObjectStore
+from lakeops.store.disk_cache import unwrapped
 
 _TASK_SECONDS = 0.05
 _JOB_SECONDS = 0.4
@@ -107,7 +108,7 @@ class SparkEngine(Engine):
         first = list(islice(tasks, 1))
         if not first:
             return
-        jobs = self._connected()
+        jobs, store = self._connected(), unwrapped(store)
         with translated():
             performer = Performer(work, store, last_try=jobs.tries - 1)
             size = jobs.cores
