@@ -188,7 +188,8 @@ def measure(size: int, *, s3: bool, only: Container[str] = VERBS) -> dict[str, A
 
         for side in roots:
             run("make", side)
-        for verb in (verb for verb in VERBS if verb in only):
+        offered = VERBS if s3 else VERBS[1:]  # an import of files runs in process
+        for verb in (verb for verb in offered if verb in only):
             rows[verb] = {side: run(verb, side) for side in roots} | {"load": os.getloadavg()[0]}
             same = [rows[verb][side].pop("answer") for side in roots]
             assert same[0] == same[1], f"{verb}: {same}"

@@ -51,7 +51,7 @@ def pretend(kind: Any, shown: dict[str, str], only: Sequence[str] = ()) -> None:
 
     In the places ``only`` there is nothing else.
     """
-    scan, borders, reduced = kind.scan, kind.borders, kind.__reduce__
+    scan, borders, reduced = kind.scan, kind.borders, kind.__reduce_ex__
 
     def scanned(store: Any, *, under: str = "", after: str = "", until: str = "", **how: bool) -> Iterator[Listing]:
         yield from scan(store, under=under, after=after, until=until, **how) if store.url not in only else ()
@@ -64,10 +64,11 @@ def pretend(kind: Any, shown: dict[str, str], only: Sequence[str] = ()) -> None:
         firsts = _pages(shown[store.url])[1]
         return [name for name in firsts[:: -(-len(firsts) // count)] if name > after]
 
-    def taken_along(store: Any) -> tuple[Any, ...]:
-        return _reopened, (shown, only, *reduced(store)[:2])
+    def taken_along(store: Any, protocol: int) -> tuple[Any, ...]:
+        make, arguments, *state = reduced(store, protocol)
+        return _reopened, (shown, only, make, arguments), *state
 
-    kind.scan, kind.borders, kind.__reduce__ = scanned, divided, taken_along
+    kind.scan, kind.borders, kind.__reduce_ex__ = scanned, divided, taken_along
     kind.pretending = True
 
 
