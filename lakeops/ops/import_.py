@@ -19,7 +19,6 @@ from typing import Self
 
 import pyarrow as pa
 
-from lakeops.engine.base import Engine
 from lakeops.model.arrow import array
 from lakeops.model.errors import InvalidInput, LakeopsError, NoChanges, ObjectNotFound, Transient
 from lakeops.model.ids import check_commit_metadata, check_message
@@ -122,7 +121,8 @@ def import_objects(
     require_clean(ctx, found)
     store = ctx.stores().at(place)
     # The imported entries become ranges of their own, some of them perhaps the head's, before the branch is looked at.
-    # A directory is watched while it is listed, so one process lists it, whole.
+    # A directory is watched while it is listed, so one process lists it, whole. To send its entries to a cluster takes
+    # as long as to write their ranges, so the same process writes these.
     how = f"skip={skip_special}" if idempotency_key and store.remote else ""
     with _Checkpoint.find(ctx, request, found.head, folder, how) as checkpoint:
         if inventory:
@@ -214,15 +214,18 @@ class _Checkpoint:
     def build(
         self, tables: Iterable[pa.Table], *, source: ObjectStore | None, skip_special: bool, total: int
     ) -> Metarange:
-        """All ranges, those of the tables checkpoint. A ``source`` may be listed on a cluster instead."""
+        """The ranges that are on record, then those of the tables. Or a cluster's workers list a ``source`` instead."""
         ctx, attempt, earlier = self.ctx, layout.attempt(self.begun, self.ctx.ids), [*self.rows]
         split, before = ctx.repository.split, sum(row.count for row in earlier)
 
         def told(done: int) -> None:
             ctx.progress("import", before + done, total)
 
-        def elsewhere(engine: Engine, rows: list[RangeRow]) -> Metarange | None:
+        def elsewhere(more: int, rows: list[RangeRow]) -> Metarange | None:
             if source is None:
+                return None
+            engine = ctx.engine().for_work(more * (RANGE_SECONDS + LISTING_SECONDS))
+            if engine.in_process:
                 return None
             self.rows, done = [*earlier, *rows], sum(row.count for row in rows)
             task = PartTask(source, self.folder, self.after, "", skip_special, split, attempt, self.known)
@@ -241,8 +244,6 @@ class _Checkpoint:
                 tables,
                 split,
                 attempt,
-                engine=ctx.engine(),
-                seconds=RANGE_SECONDS + (LISTING_SECONDS if source else 0),
                 known=self.known,
                 on_progress=told,
                 on_ranges=save,

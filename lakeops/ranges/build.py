@@ -1,8 +1,9 @@
 """Building a metarange from nothing: sorted batches in, ranges written as they close, a metarange out.
 
 The measure of everything else: applying changes to a metarange must give the ids that building the result gives. Rows
-are cut on the way in, which costs little. Digests, encoding and writing are tasks for any engine. The number of rows is
-not known before they come, so the engine is chosen again whenever their number has doubled.
+are cut on the way in, which costs little. Digests, encoding and writing run in threads: to send the rows to another
+process takes as long. The number of rows is not known before they come, so somebody may take over the rest whenever
+their number has doubled.
 
 ``replace_prefix`` puts one metarange in the place of a prefix of another: what an import does, whatever its size. Both
 keep their ranges by reference. Rows are cut anew only at the two borders, from the last cut before each until a cut
@@ -17,7 +18,7 @@ from itertools import accumulate, chain, islice, pairwise
 
 import pyarrow as pa
 
-from lakeops.engine.base import Engine, LocalEngine, TaskRows
+from lakeops.engine.base import LocalEngine
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
@@ -26,11 +27,10 @@ from lakeops.ranges.chunker import Chunker, check_split, chunks
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
 from lakeops.ranges.range_file import RangeWriter, fetch_range, release_memory
-from lakeops.ranges.rewrite import RANGE_SECONDS
 from lakeops.store.base import ObjectStore
 
 _FIRST = 32
-"""Ranges that are built before the engine is chosen anew."""
+"""Ranges that are built before somebody may take over."""
 
 _Span = tuple[str, str, int]
 
@@ -42,7 +42,7 @@ class BuildTask:
     ``attempt`` is as of ``rewrite.Task``, and ``known`` as its ``reuse``.
     """
 
-    rows: TaskRows
+    rows: pa.Table
     counts: tuple[int, ...]
     attempt: str
     known: tuple[RangeRow, ...]
@@ -54,12 +54,11 @@ def build(
     split: Split,
     attempt: str,
     *,
-    engine: Engine | None = None,
-    seconds: float = RANGE_SECONDS,
+    engine: LocalEngine | None = None,
     known: Iterable[RangeRow] = (),
     on_progress: Callable[[int], None] = lambda _: None,
     on_ranges: Callable[[list[RangeRow]], None] = lambda _: None,
-    elsewhere: Callable[[Engine, list[RangeRow]], Metarange | None] = lambda *_: None,
+    elsewhere: Callable[[int, list[RangeRow]], Metarange | None] = lambda *_: None,
 ) -> Metarange:
     """The metarange of these entries, its ranges written (the metarange itself is not).
 
@@ -69,14 +68,13 @@ def build(
             Digests that are known already may come along (``RANGE_SCHEMA``).
         split: the repository's split.
         attempt: fresh for every try.
-        engine: where ranges are written. In process by default.
-        seconds: what a range and its rows, from wherever they come, take of one core. The engine is chosen by it.
+        engine: the threads that write ranges.
         known: ranges to refer to where the outcome equals them, instead of writing them again. The commits that they
             come from must be checked live when this is published.
         on_progress: called with the number of entries that are in written ranges so far.
         on_ranges: called with the first ranges, each of which ends with a cut, whenever there are a quarter more.
-        elsewhere: given the engine, when it is chosen and is no threads, and all ranges so far. May make the rest
-            itself, instead of having it built from the tables.
+        elsewhere: given how many more ranges to expect at least, and all ranges so far. May make the rest itself,
+            instead of having it built from the tables.
     """
     check_split(split)
     engine = engine or LocalEngine()
@@ -86,14 +84,13 @@ def build(
     entries = size_bytes = told = 0
     for first in closed:
         size = max(_FIRST, len(built))
-        place = engine.for_work(size * seconds)
-        if not place.in_process and (rest := elsewhere(place, built)) is not None:
+        if (rest := elsewhere(size, built)) is not None:
             built += rest.rows(0, len(rest))
             break
-        tasks = _tasks(chain([first], islice(closed, size - 1)), place.group(size, at_once=True), attempt, standing)
+        tasks = _tasks(chain([first], islice(closed, size - 1)), engine.group(size, at_once=True), attempt, standing)
         found: dict[int, list[RangeRow]] = {}
         following = 0
-        for number, rows in place.run(build_ranges, tasks, store):
+        for number, rows in engine.run(build_ranges, tasks, store):
             found[number] = rows
             entries += sum(row.count for row in rows)
             before, size_bytes = size_bytes, size_bytes + sum(row.file_bytes for row in rows)
@@ -110,9 +107,9 @@ def build(
 
 
 def build_ranges(task: BuildTask, store: ObjectStore) -> list[RangeRow]:
-    """Write the task's ranges. Returns their rows. Safe to run any number of times, as ``run_task`` is."""
+    """Write the task's ranges. Returns their rows."""
     writer = RangeWriter(store, task.attempt + Ids().new(), task.known)
-    table = with_digests(task.rows.table)
+    table = with_digests(task.rows)
     ends = accumulate(task.counts, initial=0)
     return [writer.write(table.slice(start, stop - start)) for start, stop in pairwise(ends)]
 
@@ -126,7 +123,7 @@ def _tasks(
         spans = ((paths[0].as_py(), paths[-1].as_py(), len(paths)) for paths in columns)
         known = tuple(standing[span] for span in spans if span in standing)
         counts = tuple(rows.num_rows for rows in some)
-        yield BuildTask(TaskRows(pa.concat_tables(some)), counts, attempt, known)
+        yield BuildTask(pa.concat_tables(some), counts, attempt, known)
 
 
 def replace_prefix(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import synthetic
-from support.rows import QUICK, SMALL, THOROUGH, Groups, attempt, built, contents, entry_table, numbered, repositories
+from support.rows import QUICK, SMALL, THOROUGH, attempt, built, contents, entry_table, numbered, repositories
 
 from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import InvalidInput
@@ -14,7 +14,6 @@ from lakeops.ranges.build import build, replace_prefix
 from lakeops.ranges.chunker import cut_ends, path_hashes
 from lakeops.ranges.digest import entry_digests, with_digests
 from lakeops.ranges.metarange import EMPTY_METARANGE_ID, Metarange, metarange_id, range_id
-from lakeops.ranges.rewrite import RANGE_SECONDS
 
 
 @pytest.mark.usefixtures("leaves")
@@ -69,44 +68,31 @@ def test_digests_may_be_passed_through(store):
     assert passed.id == build(store, [table], SMALL, attempt()).id
 
 
-class Growing(Groups):
-    """Remembers for how much work it was asked."""
-
-    def __init__(self):
-        super().__init__(3)
-        self.asked: list[int] = []
-
-    @property
-    def in_process(self):
-        return False
-
-    def for_work(self, seconds):
-        self.asked.append(round(seconds / RANGE_SECONDS))
-        return self
-
-
-def test_the_engine_is_chosen_anew_as_more_comes(store):
-    engine = Growing()
+def test_the_rest_is_offered_as_more_comes(store):
+    offered = []
     repository = numbered(range(3_000))
-    metarange = build(store, [entry_table(repository)], SMALL, attempt(), engine=engine)
+    metarange = build(
+        store,
+        [entry_table(repository)],
+        SMALL,
+        attempt(),
+        elsewhere=lambda more, rows: offered.append((more, len(rows))),
+    )
     assert metarange.id == built(store, repository).id
-    assert engine.asked[:4] == [32, 32, 64, 128]
-    assert sum(engine.asked[:-1]) < len(metarange) <= sum(engine.asked)
+    assert offered[:4] == [(32, 0), (32, 32), (64, 64), (128, 128)]
+    assert offered[-1][1] < len(metarange) <= sum(offered[-1])
 
 
-class Twice(LocalEngine):
-    """Runs every task twice, as a speculating cluster may."""
+def test_the_rest_may_come_from_elsewhere(store):
+    repository = numbered(range(3_000))
+    whole = built(store, repository)
 
-    def perform(self, work, tasks, store):
-        return super().perform(work, (task for task in tasks for _ in range(2)), store)
+    def elsewhere(_more, rows):
+        return Metarange.from_rows(list(whole.rows(len(rows), len(whole)))) if rows else None
 
-
-def test_what_runs_twice_is_there_once(store):
-    repository = numbered(range(500))
-    metarange = build(store, [entry_table(repository)], SMALL, attempt(), engine=Twice(2))
-    assert len(store.written) == 2 * len(metarange)
-    assert contents(store, metarange) == repository
-    assert len(set(store.written)) == len(store.written)
+    written = len(store.written)
+    assert build(store, [entry_table(repository)], SMALL, attempt(), elsewhere=elsewhere).id == whole.id
+    assert len(store.written) == written + 32
 
 
 def test_progress_counts_entries(store):
