@@ -130,7 +130,7 @@ def _name_of(endpoint: str) -> str:
     """What a server calls itself."""
     connection = http.client.HTTPConnection(urlsplit(endpoint).netloc)
     connection.request("GET", "/")
-    name = connection.getresponse().getheader("Server") or "a server without a name"
+    name = connection.getresponse().getheader("Server") or "an S3 server"
     connection.close()
     return name
 
