@@ -1,6 +1,8 @@
 """Tests run what pages show of Airflow as it is printed: commands by Airflow's own parser, DAGs by ``dag.test``."""
 
+import inspect
 import os
+import re
 import shlex
 
 import pandas as pd
@@ -12,8 +14,9 @@ sdk = pytest.importorskip("airflow.sdk")
 
 from airflow.providers.standard.operators.bash import BashOperator  # noqa: E402
 from support.dags import known, states  # noqa: E402
-from support.doc_pages import blocks  # noqa: E402
+from support.doc_pages import DOCS, blocks, first_cells  # noqa: E402
 
+from lakeops.airflow import approval, operators, sensors  # noqa: E402
 from lakeops.airflow.hook import read_fields  # noqa: E402
 from lakeops.airflow.publish import WriteAuditPublish  # noqa: E402
 
@@ -134,3 +137,16 @@ def test_commands(flights, monkeypatch, capsys):
         kind, fields = made.conn_type, read_fields(made)
         session.execute(delete(Connection).where(mine))  # other tests have no such connection
     assert (kind, fields["database_url"]) == ("lakeops", "postgresql+psycopg://db/lakeops")
+
+
+def test_the_reference_has_every_argument():
+    page = (DOCS / "provider.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`(Lakeops\w+)\(.*?) \| ", page, re.MULTILINE)
+    assert len(rows) > 30
+    for cell, name in rows:
+        made = next(getattr(room, name) for room in (operators, sensors, approval) if hasattr(room, name))
+        own = {*inspect.signature(made.__init__).parameters} - {"self", "kwargs", "shown"}
+        assert own - {*re.findall(r"\w+", cell)} == set(), name
+    arguments = {*inspect.signature(WriteAuditPublish.__init__).parameters} - {"self"}
+    block = page.split("## The block")[1].split("\n## ")[0]
+    assert arguments - {*first_cells(block)} == set()
