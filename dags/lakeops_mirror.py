@@ -1,4 +1,4 @@
-"""Mirrors, every minute."""
+"""Mirrors, whenever one has something to do."""
 
 from lakeops.airflow.dags import mirror_dag
 

@@ -171,7 +171,7 @@ def lakeops(
     ] = None,
     engine: Annotated[
         Literal["auto", "local", "spark"] | None,
-        typer.Option(help="Run range work here, in place of what the settings say.", show_default=False),
+        typer.Option(help="Where heavy work runs, in place of what the settings say.", show_default=False),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -45,8 +45,8 @@ def create(
         value(
             "--source",
             "LAKE#REPO",
-            "The source: a home directory, a settings file, a database URL without password, or env:VARIABLE that "
-            "holds one; then the repository, where it has another name.",
+            "The source: a home directory, a settings file, a database URL without password, env:VARIABLE that holds "
+            "one, or airflow:CONNECTION; then the repository, where it has another name.",
         ),
     ],
     branch: Annotated[

@@ -137,7 +137,8 @@ def restore(
         *([["Files are missing of ", ", ".join(done.missing), "."]] if done.missing else []),
     )
     session.note(f"Look at it: lakeops fsck lakefs://{name}")
-    session.note(f"If it takes the lost catalog's place: lakeops repo adopt lakefs://{name}, then lakeops refs accept")
+    session.note(f"If it takes the lost catalog's place: lakeops repo adopt lakefs://{name}")
+    session.note(f"After that: lakeops refs accept lakefs://{name}")
 
 
 @command(refs_group, "accept", example="refs accept lakefs://flights --yes", asks=True)
@@ -161,8 +162,7 @@ def _dump_size(dumped: Dumped) -> str:
     return f"{records} in {files}, {human_size(dumped.size_bytes)}"
 
 
-_KEPT = "Show or clear the metadata of buckets that this machine keeps."
-cache_group: typer.Typer = typer.Typer(help=_KEPT, add_completion=False)
+cache_group: typer.Typer = typer.Typer(help="Show or clear this machine's cache of metadata.", add_completion=False)
 
 
 @command(cache_group, "show", example="cache show")

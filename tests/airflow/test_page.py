@@ -1,6 +1,8 @@
 """Tests run what pages show of Airflow as it is printed: commands by Airflow's own parser, DAGs by ``dag.test``."""
 
+import inspect
 import os
+import re
 import shlex
 
 import pandas as pd
@@ -12,8 +14,10 @@ sdk = pytest.importorskip("airflow.sdk")
 
 from airflow.providers.standard.operators.bash import BashOperator  # noqa: E402
 from support.dags import known, states  # noqa: E402
-from support.doc_pages import blocks  # noqa: E402
+from support.doc_pages import DOCS, blocks, first_cells  # noqa: E402
 
+from lakeops.airflow import approval, operators, sensors  # noqa: E402
+from lakeops.airflow.hook import read_fields  # noqa: E402
 from lakeops.airflow.publish import WriteAuditPublish  # noqa: E402
 
 pytestmark = [
@@ -26,6 +30,7 @@ pytestmark = [
 BLOCKS = {
     "a dag": ("README.md", "from airflow.sdk import DAG"),
     "the block": ("airflow.md", "from lakeops.airflow.publish"),
+    "connect": ("airflow.md", "airflow connections add"),
     "check": ("airflow.md", "airflow lakeops connections"),
     "writers": ("airflow.md", "@publish.output"),
     "audits": ("airflow.md", "publish.sql("),
@@ -112,14 +117,36 @@ def test_files_and_the_hook(lake, flights, monkeypatch):
     assert run(shown("paths"))["text"] == "id\n"
 
 
+@pytest.mark.filterwarnings("ignore:ProvidersManager.hooks is deprecated")  # by Airflow's own command
 def test_commands(flights, monkeypatch, capsys):
     from airflow.cli.cli_parser import get_parser
-    from airflow.models import Pool
+    from airflow.models import Connection, Pool
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete, select
 
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
     monkeypatch.setenv("AIRFLOW_CONN_LAKEOPS_DEFAULT", '{"conn_type": "lakeops"}')
-    for name in ("check", "pool"):
+    for name in ("check", "pool", "connect"):
         given = get_parser().parse_args(shlex.split(shown(name).text)[1:])
         given.func(given)
     capsys.readouterr()
     assert Pool.get_pool("lakeops_spark").slots == 1
+    mine = Connection.conn_id == "lakeops_default"
+    with create_session() as session:
+        made = session.scalars(select(Connection).where(mine)).one()
+        kind, fields = made.conn_type, read_fields(made)
+        session.execute(delete(Connection).where(mine))  # other tests have no such connection
+    assert (kind, fields["database_url"]) == ("lakeops", "postgresql+psycopg://db/lakeops")
+
+
+def test_the_reference_has_every_argument():
+    page = (DOCS / "provider.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`(Lakeops\w+)\(.*?) \| ", page, re.MULTILINE)
+    assert len(rows) > 30
+    for cell, name in rows:
+        made = next(getattr(room, name) for room in (operators, sensors, approval) if hasattr(room, name))
+        own = {*inspect.signature(made.__init__).parameters} - {"self", "kwargs", "shown"}
+        assert own - {*re.findall(r"\w+", cell)} == set(), name
+    arguments = {*inspect.signature(WriteAuditPublish.__init__).parameters} - {"self"}
+    block = page.split("## The block")[1].split("\n## ")[0]
+    assert arguments - {*first_cells(block)} == set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from support.copies import copied_file
 
 R = "lakefs://flights"
@@ -26,6 +28,16 @@ def test_a_repository_is_dumped_lost_and_restored(run, flights, lake):
     assert run.error("gc", "mark", R)["kind"] == "mark_refused"
     assert "not accepted" in run("refs", "status", R).stdout
     assert run.json("refs", "accept", R, "--yes") == {"id": "flights", "restored_at": None}
+    assert run("gc", "mark", R).exit_code == 0
+
+
+def test_the_commands_that_a_restore_names_work(run, flights):
+    run("refs", "dump", R)
+    run("repo", "delete", R, "--yes")
+    told = run("refs", "restore", R, flights.storage_namespace).stderr
+    named = [line.split() for line in re.findall(r"lakeops (.+)$", told, re.MULTILINE)]
+    assert [words[:-1] for words in named] == [["fsck"], ["repo", "adopt"], ["refs", "accept"]]
+    assert [run(*words, *(["--yes"] if len(words) > 2 else [])).exit_code for words in named] == [0, 0, 0]
     assert run("gc", "mark", R).exit_code == 0
 
 

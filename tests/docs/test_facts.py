@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from lakeops.catalog import marks
 from lakeops.catalog.roles import ROLES
+from lakeops.cli import serve
 from lakeops.cli.app import app
 from lakeops.model import ids, mirrors, names, retention
 from lakeops.model.errors import LakeopsError
@@ -98,6 +99,8 @@ FACTS = [
     (f"{retention.UNDO_DAYS}, or more if set", "docs/gc.md"),
     (f"({retention.LOG_DAYS}; at least {retention.LEAST_LOG_DAYS} and `undo_days`)", "docs/gc.md"),
     (f"older than `key_days` ({retention.KEY_DAYS})", "docs/gc.md"),
+    (f"`undo_days` at least {retention.UNDO_DAYS}, and `log_days` at least {retention.LEAST_LOG_DAYS}", "docs/gc.md"),
+    (f"`http://127.0.0.1:{serve.PORT}`", "docs/pages.md"),
     (f"whole numbers from 0 to {retention.MOST_DAYS:,}", "docs/gc.md"),
     (
         f"more than {deletion_limit.FLOOR} objects that holds more than {deletion_limit.SHARE:.0%}".replace("%", " %"),
@@ -265,6 +268,45 @@ def test_every_command_has_an_example_that_is_understood(name):
     left, options = _resolved(words)
     assert left == ""
     assert {word for word in words if word.startswith("--") and word != "--"} <= options
+
+
+def _taking(option):
+    return {name for name, command in ALL.items() if any(option in param.opts for param in command.params)}
+
+
+def _commands_between(start, end):
+    """The commands that a part of the page on the command line names, without their options."""
+    text = PAGES["docs/cli.md"].split(start)[1].split(end)[0]
+    return {name for name in ALL if re.search(rf"`{name}( --[a-z-]+)?`", text)}
+
+
+def test_the_page_names_the_commands_that_ask_and_those_that_show_progress():
+    assert _commands_between("## Questions", "\n## ") == _taking("--yes")
+    assert _commands_between("* **Progress**", "\n* **") - {"bisect run"} == _taking("--progress")
+    assert _commands_between("## Lists", " have no `--prefix`") - {"gc idle"} == _taking("--after") - _taking(
+        "--prefix"
+    )
+
+
+def test_the_page_of_the_gateway_has_the_port_that_it_listens_on():
+    (port,) = [param.default for param in ALL["gateway"].params if param.name == "port"]
+    assert {*re.findall(r"127\.0\.0\.1:(\d+)", PAGES["docs/gateway.md"])} == {str(port)}
+
+
+def test_the_json_of_a_mirror_has_these_keys():
+    record = mirrors.MirrorRecord(
+        "flights", mirrors.SourceReference(mirrors.SourceKind.CONNECTION, "eu", "flights"), ""
+    )
+    (row,) = re.findall(r"^\| `mirror create` \| .* and `mirror`: (.*) \|$", PAGES["docs/cli.md"], re.MULTILINE)
+    assert re.findall(r"`(\w+)`", row) == [*record.to_json()]
+
+
+def test_the_transitions_on_the_page_are_those_of_the_catalog():
+    rows = [row for row in PAGES["docs/catalog.md"].split("## Transitions")[1].splitlines() if row.startswith("| `")]
+    told = [name for row in rows for name in re.findall(r"`(\w+)`", row.split(" | ")[0])]
+    code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "lakeops" / "catalog").glob("*.py"))
+    assert len(told) > 40
+    assert [name for name in told if f"    def {name}(" not in code] == []
 
 
 LIST = "--after --amount --prefix"

@@ -84,7 +84,7 @@ class Driver:
 
 def iceberg_configuration(place: Path, options: dict[str, str]) -> dict[str, str]:
     """The page's lines, with this gateway and these keys, and the jars that were fetched with their hashes."""
-    text = blocks("gateway.md", "iceberg")[0].text.replace("http://127.0.0.1:8010", options["aws_endpoint_url"])
+    text = blocks("gateway.md", "iceberg")[0].text.replace("http://127.0.0.1:9010", options["aws_endpoint_url"])
     text = text.replace("KEY:SECRET", f"{options['aws_access_key_id']}:{options['aws_secret_access_key']}")
     lines = dict(line.split("=", 1) for line in text.splitlines())
     return {**lines, "spark.driver.extraClassPath": engines.class_path(place, "iceberg-jars")}

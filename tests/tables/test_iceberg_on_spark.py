@@ -313,7 +313,7 @@ def test_trino_reads_and_writes_the_same_tables(
     shop.sql("CREATE TABLE shop.main.web.shared USING iceberg AS SELECT id FROM range(3)")
     shop.repo.branch("main").commit("A table of Spark")
     shop.repo.create_tag("v-trino", "main")
-    text = TRINO.text.replace("http://127.0.0.1:8010", shop.options["aws_endpoint_url"])
+    text = TRINO.text.replace("http://127.0.0.1:9010", shop.options["aws_endpoint_url"])
     text = text.replace("KEY:SECRET", f"{shop.options['aws_access_key_id']}:{shop.options['aws_secret_access_key']}")
     if shop.endpoint:
         keys = {
@@ -365,7 +365,7 @@ def duckdb(shop: Shop, place: Path, statements: str, more: str = "") -> list:
 
     ``more`` is Python that runs after the statements, and puts into ``found`` what it finds.
     """
-    text = ATTACH.text.rpartition(";")[0].replace("http://127.0.0.1:8010", shop.options["aws_endpoint_url"])
+    text = ATTACH.text.rpartition(";")[0].replace("http://127.0.0.1:9010", shop.options["aws_endpoint_url"])
     text = text.replace("'KEY'", f"'{shop.options['aws_access_key_id']}'")
     text = text.replace("'SECRET'", f"'{shop.options['aws_secret_access_key']}'")
     if shop.endpoint:

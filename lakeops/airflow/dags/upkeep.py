@@ -167,7 +167,7 @@ def mirror_dag(
 
     A run starts when there is something to do: the source shows something new, a branch or tag waits for what has not
     arrived, or a source cannot be reached. `discover` copies commit records; each branch and tag then waits in the
-    triggerer on its own. What has not arrived within a minute is skipped, and the next run waits for it. What arrived
+    triggerer on its own. What has not arrived within 45 seconds is skipped, and the next run waits for it. What arrived
     damaged, and what nothing arrives of any more, fails the run and says what is missing. DAGs scheduled on
     `lakefs://MIRROR/BRANCH` start when a branch moves.
     """
