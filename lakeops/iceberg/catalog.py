@@ -81,7 +81,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc] # pyiceberg's classes 
         return CommitTableResponse(metadata=made.metadata, metadata_location=made.location)
 
     def drop_table(self, identifier: Any) -> None:
-        """Stage the deletion of a table and its files. Other refs keep theirs. Raises ``NoSuchTableError``."""
+        """Stage a table's deletion. Other refs keep it. Raises ``NoSuchTableError``, ``NamespaceNotEmptyError``."""
         self._tables.drop(self._named(identifier))
 
     purge_table = drop_table

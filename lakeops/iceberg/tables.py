@@ -49,7 +49,7 @@ _WORDS: dict[type[Exception], str] = {
     exceptions.NamespaceAlreadyExistsError: "Namespace already exists: {} at {}; choose another name",
     exceptions.NamespaceNotEmptyError: "Namespace {} is not empty at {}; drop its tables and namespaces first",
     exceptions.NoSuchTableError: "Table does not exist: {} at {}; create it, or name another ref",
-    exceptions.TableAlreadyExistsError: "Table already exists: {} at {}; drop it, or choose another name",
+    exceptions.TableAlreadyExistsError: "Table already exists: {} at {}, or a namespace; drop it, or use another name",
 }
 """Iceberg's own words, which engines and their users look for, and what to do."""
 _AGAIN = "Requirement failed: {}; load the table again and repeat the change"
@@ -140,13 +140,12 @@ class RefTables:
 
     def namespaces(self, parent: Identifier) -> list[Identifier]:
         """The namespaces directly in another one, or at the top. Raises ``NoSuchNamespaceError``."""
-        self.namespace(parent)
-        return [(*parent, name) for name in self._folders(parent) if self._has((*parent, name), NAMESPACE_FILE)]
+        return self._children(parent, NAMESPACE_FILE)
 
     def create_namespace(self, levels: Identifier, properties: Mapping[str, str]) -> None:
         """Create a namespace in one that exists. Raises ``NamespaceAlreadyExistsError``, ``NoSuchNamespaceError``."""
         self.namespace(levels[:-1])
-        if self._has(levels, POINTER):
+        if self._ref.find(f"{self._folder(levels)}{POINTER}") is not None:
             raise self._error(exceptions.NamespaceAlreadyExistsError, levels)
         try:
             self.set_namespace(levels, properties, if_absent=True)
@@ -175,16 +174,26 @@ class RefTables:
 
     def tables(self, levels: Identifier) -> list[Identifier]:
         """The tables of a namespace. Raises ``NoSuchNamespaceError``."""
-        self.namespace(levels)
-        return [(*levels, name) for name in self._folders(levels) if self._has((*levels, name), POINTER)]
+        return self._children(levels, POINTER)
 
-    def _folders(self, levels: Identifier) -> list[str]:
+    def _children(self, levels: Identifier, mark: str) -> list[Identifier]:
+        self.namespace(levels)
         prefix = self._folder(levels)
         found = [item.path[len(prefix) :] for item in self._ref.list(prefix, delimiter="/")]
-        return [name[:-1] for name in found if name.endswith("/") and _NAME.fullmatch(name[:-1])]
+        names = [name[:-1] for name in found if name.endswith("/") and _NAME.fullmatch(name[:-1])]
+        return [(*levels, name) for name in names if self._ref.find(f"{prefix}{name}/{mark}") is not None]
 
-    def _has(self, levels: Identifier, name: str) -> bool:
-        return self._ref.find(f"{self._folder(levels)}{name}") is not None
+    def _check_folder(self, levels: Identifier, *, of_table: bool) -> None:
+        """Check that a folder has no table and no namespace, at any depth, or with ``of_table`` none but its own."""
+        # A table is dropped and renamed with all of its folder, and a merge may bring anything there.
+        prefix = self._folder(levels)
+        names = (item.path.removeprefix(prefix) for item in self._ref.list(prefix))
+        marks = {name for name in names if name.rpartition("/")[2] in {POINTER, NAMESPACE_FILE}}
+        if of_table and POINTER not in marks:
+            raise self._error(exceptions.NoSuchTableError, levels)
+        if marks != ({POINTER} if of_table else set()):
+            kind = exceptions.NamespaceNotEmptyError if of_table else exceptions.TableAlreadyExistsError
+            raise self._error(kind, levels)
 
     def load(self, identifier: Identifier) -> LoadedTable:
         """A table. Raises ``NoSuchTableError``, ``ObjectNotFound`` where its metadata file is lost."""
@@ -224,8 +233,7 @@ class RefTables:
     ) -> LoadedTable:
         """The metadata of a table that is not created yet. Raises as ``commit``."""
         self.namespace(identifier[:-1])
-        if self._find(identifier) is not None:
-            raise self._error(exceptions.TableAlreadyExistsError, identifier)
+        self._check_folder(identifier, of_table=False)
         place = location.rstrip("/") if location else self.io.files.new_location()
         given = {GC_ENABLED: "false", **(properties or {})}
         version = supported_version(given.get("format-version", "2"))
@@ -247,14 +255,13 @@ class RefTables:
         made: list[LoadedTable] = []
 
         def changes() -> Iterator[TableChange]:
-            if self._find(identifier) is not None:
-                raise self._error(exceptions.TableAlreadyExistsError, identifier)
+            self._check_folder(identifier, of_table=False)
             self.namespace(identifier[:-1])
             name = file_after(last)
             made[:] = [LoadedTable(f"{metadata.location}/{name}", metadata)]
             yield table_change(self.io, self._folder(identifier), None, metadata, name, every=every)
 
-        self._branch().update_tables(f"{self._folder(identifier)}{POINTER}", changes)
+        self._branch().update_tables(self._folder(identifier), changes)
         return made[0]
 
     @_files_are_there()
@@ -267,18 +274,18 @@ class RefTables:
             InvalidInput: the metadata names files elsewhere, or files that are not what it says.
         """
         made: list[LoadedTable] = []
+        new = {one.identifier for one in commits if any(each.type == "assert-create" for each in one.requirements)}
 
         def changes() -> Iterator[TableChange]:
             made.clear()
             for one in commits:
                 base = self._find(one.identifier)
-                creates = any(requirement.type == "assert-create" for requirement in one.requirements)
-                if creates and base is not None:
+                if base is not None and one.identifier in new:
                     raise exceptions.TableAlreadyExistsError(
                         _AGAIN.format(f"table already exists: {_shown(one.identifier)}")
                     )
-                if not creates and base is None:
-                    raise self._error(exceptions.NoSuchTableError, one.identifier)
+                if base is None:
+                    self._check_folder(one.identifier, of_table=one.identifier not in new)
                 self.namespace(one.identifier[:-1])
                 loaded, change = self._next(one, base)
                 made.append(loaded)
@@ -287,7 +294,7 @@ class RefTables:
 
         if len({one.identifier for one in commits}) < len(commits):
             raise InvalidInput("a transaction changes each table once; put the updates of a table together")
-        place = f"{self._folder(commits[0].identifier)}{POINTER}" if len(commits) == 1 else self._root
+        place = self._folder(commits[0].identifier) + ("" if new else POINTER) if len(commits) == 1 else self._root
         self._branch().update_tables(place, changes)
         return made
 
@@ -298,18 +305,15 @@ class RefTables:
         return self.create(identifier, metadata, location, every=True)
 
     def drop(self, identifier: Identifier) -> None:
-        """Stage the deletion of a table's objects. Other refs keep theirs. Raises ``NoSuchTableError``."""
-        if not self._has(identifier, POINTER):
-            raise self._error(exceptions.NoSuchTableError, identifier)
+        """Stage a table's deletion. Other refs keep it. Raises ``NoSuchTableError``, ``NamespaceNotEmptyError``."""
+        self._check_folder(identifier, of_table=True)
         self._branch().delete_prefix(self._folder(identifier))
 
     def rename(self, old: Identifier, new: Identifier) -> None:
-        """Give a table another name. Its location stays. Raises ``NoSuchTableError``, ``TableAlreadyExistsError``."""
-        if not self._has(old, POINTER):
-            raise self._error(exceptions.NoSuchTableError, old)
+        """Give a table another name. Its location stays. Raises as ``drop``, and ``TableAlreadyExistsError``."""
+        self._check_folder(old, of_table=True)
         self.namespace(new[:-1])
-        if self._find(new) is not None or self._has(new, NAMESPACE_FILE):
-            raise self._error(exceptions.TableAlreadyExistsError, new)
+        self._check_folder(new, of_table=False)
         self._branch().rename(self._folder(old), self._folder(new), recursive=True)
 
     # --- what a commit adds and removes ---

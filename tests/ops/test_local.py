@@ -4,16 +4,18 @@ import json
 import os
 import shutil
 import subprocess
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from support.copies import dumped_file, sqlite_url
 from support.errors import raising
 from support.killed_local import run
 from support.scenes import tree
 
+from lakeops import Lake, Settings
 from lakeops.fs import LakeopsFileSystem
 from lakeops.model.errors import (
     AlreadyExists,
@@ -544,6 +546,7 @@ def test_one_call_at_a_time(lake, cloned, folder):
         {"ref": ""},
         {"version": 2},
         {"whole": 1},
+        {"claim_id": 1},
         {"more": 1},
     ],
 )
@@ -564,6 +567,103 @@ def test_an_index_that_is_gone_is_made_anew(lake, cloned, folder):
     cloned.ref("main").init_clone(folder, "raw/")
     status = lake.local(folder).status()
     assert status.conflicts == ["a"], "nobody knows any more which of both was changed"
+
+
+VERBS = {
+    "status": lambda lake, folder: lake.local(folder).status(),
+    "pull": lambda lake, folder: lake.local(folder).pull(),
+    "pull --force": lambda lake, folder: lake.local(folder).pull(force=True),
+    "checkout": lambda lake, folder: lake.local(folder).checkout("main"),
+    "commit": lambda lake, folder: lake.local(folder).commit("mine"),
+    "clone again": lambda lake, folder: lake.repository("repo").ref("main").clone(folder, "raw"),
+}
+"""Everything that works on a clone."""
+
+
+def open_other(stack, place, clock):
+    settings = Settings.load(home=place, database_url=sqlite_url(place), fsync=False, committer="tester")
+    return stack.enter_context(Lake.open(settings=settings, clock=clock))
+
+
+@pytest.mark.parametrize("begun", ["clone", "init", "killed clone"])
+@pytest.mark.parametrize("other", ["another lake", "made anew"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_clone_follows_no_other_repository_of_the_name(
+    lake, cloned, fill, folder, tmp_path, clock, faulty_lake, faults, verb, other, begun
+):
+    if begun != "clone":
+        shutil.rmtree(folder / PLACE)
+    if begun == "init":
+        cloned.ref("main").init_clone(folder, "raw")
+    elif begun == "killed clone":
+        shutil.rmtree(folder)
+        faults.fail(*READS, prefix="data/", error=StoreUnavailable("away"))
+        with pytest.raises(StoreUnavailable):
+            faulty_lake.repository("repo").ref("main").clone(folder, "raw")
+    with ExitStack() as stack:
+        if other == "made anew":
+            lake.delete_repository("repo")
+        opened = lake if other == "made anew" else open_other(stack, tmp_path / "other", clock)
+        namespace = (tmp_path / "anew").as_uri()
+        stranger = opened.create_repository("repo", storage_namespace=namespace)
+        head = fill(stranger, "main", **{"raw/a": "else", "raw/c": "c"})
+        (folder / "mine").write_text("mine")
+        before = files(folder), (folder / PLACE / "index.json").read_bytes()
+        with pytest.raises(InvalidInput, match=r"follows lakefs://repo/main/raw/ of another lake, or") as refused:
+            VERBS[verb](opened, folder)
+        assert "\n" not in refused.value.message
+        assert (files(folder), (folder / PLACE / "index.json").read_bytes()) == before
+        assert stranger.ref("main").commit_id == head
+
+        shutil.rmtree(folder / PLACE)  # what the message says
+        stranger.ref("main").init_clone(folder, "raw")
+        conflicts = [] if begun == "killed clone" else ["a"]
+        assert opened.local(folder).status().conflicts == conflicts
+        assert files(folder) == before[0]
+
+
+MOVED = {
+    "a copy of the catalog": lambda lake, place: dumped_file(lake.settings.home, place),
+    "a dump": lambda lake, place: lake.repository("repo").refs.dump(),
+    "a mirror": lambda lake, place: None,
+}
+"""Ways in which a repository comes to another lake, and what has to be done at its own lake first."""
+
+
+@pytest.mark.parametrize("way", MOVED)
+def test_a_clone_follows_its_repository_to_another_lake(lake, cloned, fill, folder, tmp_path, clock, way):
+    MOVED[way](lake, tmp_path / "other")
+    namespace = cloned.storage_namespace
+    with ExitStack() as stack:
+        opened = open_other(stack, tmp_path / "other", clock)
+        if way == "a dump":
+            opened.restore_repository("repo", namespace)
+        elif way == "a mirror":
+            mirror = opened.create_mirror("repo", source=lake)
+            opened.replicate(namespace, mirror.storage_namespace)
+            mirror.sync()
+            mirror.promote_writable()
+        assert opened.local(folder).pull().taken == []
+        (folder / "a").write_text("mine")
+        opened.local(folder).commit("at the other lake")
+        moved = opened.repository("repo")
+        fill(moved, "main", **{"raw/c": "c"})
+        assert short(opened.local(folder).pull().taken) == ["added c"]
+        assert files(folder) == {"a": "mine", "deep/b": "two", "c": "c"}
+
+
+def test_a_clone_of_an_earlier_version_takes_its_repository_s_id(lake, cloned, folder, tmp_path, clock):
+    place = folder / PLACE / "index.json"
+    written = json.loads(place.read_text())
+    assert written.pop("claim_id")
+    place.write_text(json.dumps(written))
+    assert lake.local(folder).status().local == []
+    lake.local(folder).pull()
+    with ExitStack() as stack:
+        opened = open_other(stack, tmp_path / "other", clock)
+        opened.create_repository("repo")
+        with pytest.raises(InvalidInput, match="of another lake"):
+            opened.local(folder).pull()
 
 
 def test_an_expired_base_is_no_hindrance(lake, cloned, fill, folder, clock):

@@ -69,8 +69,10 @@ from lakeops import Lake, Repository
 from lakeops.gateway.app import serving
 from lakeops.model.errors import InvalidInput, MergeConflict
 from lakeops.model.records import Credentials
+from lakeops.testing import Faults, open_faulty
 
-Open = Callable[[str], Catalog]
+Open = Callable[..., Catalog]
+"""Opens a catalog of the tables at a ref, below a folder."""
 REFUSED = (InvalidInput, BadRequestError)
 """The error in the process, and the error of Iceberg's REST protocol."""
 pytestmark = pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
@@ -102,7 +104,7 @@ def alone(shop: Repository, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Open
     monkeypatch.setenv("LAKEOPS_HOME", str(lake.settings.home))
     monkeypatch.setenv("LAKEOPS_FSYNC", "false")
     impl = {"py-catalog-impl": "lakeops.iceberg.RefCatalog"}
-    return lambda ref: load_catalog("shop", **impl, warehouse=f"lakefs://shop/{ref}/warehouse")
+    return lambda ref, folder="warehouse": load_catalog("shop", **impl, warehouse=f"lakefs://shop/{ref}/{folder}")
 
 
 @pytest.fixture(params=["pyiceberg alone", "REST"])
@@ -110,7 +112,7 @@ def catalog(request: pytest.FixtureRequest, lake: Lake, alone: Open) -> Iterator
     """Opens the tables of a ref, by pyiceberg without a server and through the gateway."""
     if request.param == "REST":
         with rest(lake) as properties:
-            yield lambda ref: load_catalog("shop", **properties, warehouse=f"shop/{ref}/warehouse")
+            yield lambda ref, folder="warehouse": load_catalog("shop", **properties, warehouse=f"shop/{ref}/{folder}")
     else:
         yield alone
 
@@ -678,6 +680,96 @@ def test_names_of_several_levels_and_renamed_tables(published: Repository, catal
     there = main.load_table(("web", "eu", "all")).metadata_location
     catalog("dev").register_table("web.again", there)
     assert amounts(catalog("dev"), "web.again") == [1, 2, 3]
+
+
+MAKES_A_TABLE: dict[str, Callable[[Catalog, str], object]] = {
+    "create": lambda at, name: at.create_table(name, rows().schema),
+    "create in a transaction": lambda at, name: at.create_table_transaction(name, rows().schema).commit_transaction(),
+    "register": lambda at, name: at.register_table(name, at.load_table("web.sales").metadata_location),
+    "rename": lambda at, name: at.rename_table("web.sales", name),
+}
+
+
+def shown(repository: Repository) -> dict[str, bytes]:
+    """The objects of branch main, with what is staged."""
+    main = repository.branch("main")
+    return {entry.path: main.read(entry.path) for entry in main.list()}
+
+
+def place_tables(catalog: Open, at: str) -> None:
+    """Put a namespace or a table in the folder ``warehouse/web/eu``."""
+    if at == "a namespace":
+        catalog("main").create_namespace(("web", "eu"))
+    elif at == "a namespace with a table":
+        catalog("main").create_namespace(("web", "eu"))
+        catalog("main").create_table(("web", "eu", "visits"), rows().schema).append(rows(5))
+    else:
+        there = catalog("main", "warehouse/web/eu/deep" if at == "another warehouse, deeper" else "warehouse/web/eu")
+        there.create_namespace("own")
+        there.create_table("own.visits", rows().schema).append(rows(5))
+
+
+PLACED = ["a namespace", "a namespace with a table", "another warehouse", "another warehouse, deeper"]
+
+
+@pytest.mark.parametrize("at", PLACED)
+@pytest.mark.parametrize("verb", MAKES_A_TABLE)
+def test_no_table_is_made_around_a_namespace_or_a_table(
+    published: Repository, catalog: Open, verb: str, at: str
+) -> None:
+    place_tables(catalog, at)
+    before = shown(published)
+    with pytest.raises(TableAlreadyExistsError, match=r"Table already exists: web\.eu at"):
+        MAKES_A_TABLE[verb](catalog("main"), "web.eu")
+    assert shown(published) == before
+
+
+@pytest.mark.parametrize("at", PLACED)
+@pytest.mark.parametrize("how", ["by hand", "by a merge"])
+def test_no_drop_or_rename_takes_another_table_along(published: Repository, catalog: Open, at: str, how: str) -> None:
+    if how == "by hand":
+        place_tables(catalog, at)
+        pointer = published.branch("main").read("warehouse/web/sales/metadata.json")
+        published.branch("main").put("warehouse/web/eu/metadata.json", pointer)
+    else:
+        published.create_branch("dev")
+        catalog("dev").create_table("web.eu", rows().schema).append(rows(7))
+        published.branch("dev").commit("A table")
+        place_tables(catalog, at)
+        published.branch("main").commit("Something else of its name")
+        published.merge("dev", "main")
+        assert amounts(catalog("main"), "web.eu") == [7]
+    main, before = catalog("main"), shown(published)
+    for change in (lambda: main.drop_table("web.eu"), lambda: main.rename_table("web.eu", "web.other")):
+        with pytest.raises(
+            (NamespaceNotEmptyError, TableAlreadyExistsError, RESTError), match=r"Namespace web\.eu is not empty at"
+        ):
+            change()
+    assert shown(published) == before
+    if at == "a namespace with a table":
+        main.drop_table(("web", "eu", "visits"))
+    if at.startswith("a namespace"):
+        main.drop_namespace(("web", "eu"))
+        main.drop_table("web.eu")
+        assert main.list_tables("web") == [("web", "sales")]
+
+
+@pytest.mark.parametrize("verb", ["create", "register"])
+def test_a_namespace_that_is_made_meanwhile_keeps_its_name(
+    shop: Repository, lake: Lake, alone: Open, verb: str
+) -> None:
+    publish(shop, alone("main"))
+    keys = Credentials("lakeops", "secret")
+    faults = Faults()
+    with open_faulty(lake.settings, faults) as faulty, running(faulty, keys, write=True) as url:
+        options = {"aws_endpoint_url": url, "aws_access_key_id": keys.access_key}
+        properties = rest_properties({**options, "aws_secret_access_key": keys.secret_key})
+        main = load_catalog("shop", **properties, warehouse="shop/main/warehouse")
+        faults.hook("put", prefix="data/tables/", action=lambda _: alone("main").create_namespace("web.eu"))
+        with pytest.raises(TableAlreadyExistsError, match=r"able already exists: web\.eu"):
+            MAKES_A_TABLE[verb](main, "web.eu")
+    assert alone("main").list_namespaces("web") == [("web", "eu")]
+    assert alone("main").list_tables("web") == [("web", "sales")]
 
 
 def test_metadata_that_is_forged_stages_nothing(published: Repository, lake: Lake, catalog: Open) -> None:

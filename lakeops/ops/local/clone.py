@@ -19,7 +19,7 @@ from lakeops.ops.context import Context, resolve_commit
 from lakeops.ops.files import PLACE, is_clone_state, translated
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index
-from lakeops.ops.local.tree import compare, read_tree, take, wanted_at
+from lakeops.ops.local.tree import check_own, compare, read_tree, take, wanted_at
 from lakeops.ops.read import require_folder
 
 
@@ -80,7 +80,7 @@ def clone(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Lo
     # Names are refused before there is anything of a clone.
     wanted = None if begun else wanted_at(ctx, commit, under, folder)
     with indexes.alone(folder):
-        index = indexes.read(folder) if begun else Index(ctx.repository_id, ref, under)
+        index = check_own(ctx, indexes.read(folder) if begun else Index(ctx.repository_id, ref, under))
         if (index.repository, index.ref, index.prefix) != (ctx.repository_id, ref, under):
             raise InvalidInput(f"{excerpt(str(directory))} follows {index.uri}; clone into another directory")
         if not begun:
@@ -107,7 +107,7 @@ def init(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Loc
         raise InvalidInput(f"{excerpt(str(directory))} is no directory")
     if (folder / PLACE / "index.json").exists():
         raise InvalidInput(f"{excerpt(str(directory))} follows {indexes.read(folder).uri} already")
-    index = Index(ctx.repository_id, ref, under)
+    index = check_own(ctx, Index(ctx.repository_id, ref, under))
     indexes.write(folder, index)
     return LocalStatus(str(folder), index.uri, "", commit.id)
 
@@ -135,7 +135,7 @@ def status(ctx: Context, directory: str | Path) -> LocalStatus:
         InvalidPath: some object cannot be a file there.
     """
     folder = indexes.find(directory)
-    index = indexes.read(folder)
+    index = check_own(ctx, indexes.read(folder))
     tree, commit = read_tree(ctx, folder, index), resolve_commit(ctx, index.ref)
     known = LocalStatus(
         str(folder), index.uri, index.commit, commit.id, tree.here, special=tree.special, interrupted=index.interrupted
@@ -182,7 +182,7 @@ def checkout(ctx: Context, directory: str | Path, ref: str, *, force: bool = Fal
 def _follow(ctx: Context, directory: str | Path, ref: str | None, *, force: bool) -> LocalStatus:
     folder = indexes.find(directory)
     with indexes.alone(folder):
-        index = indexes.read(folder)
+        index = check_own(ctx, indexes.read(folder))
         name = index.ref if ref is None else ref
         commit = resolve_commit(ctx, name)
         if index.interrupted:

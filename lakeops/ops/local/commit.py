@@ -23,7 +23,7 @@ from lakeops.ops.context import CatalogLookup, Context, begin_staging, resolve_c
 from lakeops.ops.files import check_new_path, reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known, check_names
-from lakeops.ops.local.tree import WorkTree, compare, find_clashes, read_tree, wanted_at
+from lakeops.ops.local.tree import WorkTree, check_own, compare, find_clashes, read_tree, wanted_at
 from lakeops.ops.publish import CommitPlan, CommitResult, in_turn, publish, require_clean, snapshot, write_ranges
 from lakeops.ops.put import write
 from lakeops.ops.read import as_table
@@ -63,7 +63,7 @@ def commit(
     pairs = check_commit_metadata(metadata)
     folder = indexes.find(directory)
     with indexes.alone(folder):
-        index = indexes.read(folder)
+        index = check_own(ctx, indexes.read(folder))
         branch = index.ref
         if CatalogLookup(ctx).branch(branch) is None:
             raise InvalidInput(

@@ -101,7 +101,7 @@ class Index:
 
     ``prefix`` is empty or ends in a slash. ``commit`` is empty when there was none yet. ``whole``: ``files`` are
     exactly what the commit has. ``written_ns`` is the disk's time when this was written. ``interrupted`` is the ref of
-    a call that did not come to its end.
+    a call that did not come to its end. ``claim_id`` is the repository's own id, if the index has it.
     """
 
     repository: str
@@ -112,6 +112,7 @@ class Index:
     files: Mapping[str, Known] = field(default_factory=dict)
     written_ns: int = 0
     interrupted: str | None = None
+    claim_id: str = ""
 
     @property
     def uri(self) -> str:
@@ -163,7 +164,8 @@ def _parsed(found: dict[str, Any]) -> Index:
     index = Index(**found, files=files)
     check_repository(index.repository)
     parse_ref(index.ref)
-    if as_folder(index.prefix) != index.prefix or type(found["commit"]) is not str or type(found["whole"]) is not bool:
+    types = [type(value) for value in (index.commit, index.claim_id, index.whole)]
+    if as_folder(index.prefix) != index.prefix or types != [str, str, bool]:
         raise ValueError(index.prefix)
     return index
 
@@ -203,7 +205,7 @@ def write(folder: Path, index: Index) -> None:
     place = folder / PLACE
     document = {
         "version": VERSION,
-        **{name: getattr(index, name) for name in ("repository", "ref", "prefix", "commit", "whole")},
+        **{name: getattr(index, name) for name in ("repository", "ref", "prefix", "commit", "whole", "claim_id")},
         "files": {name: astuple(known) for name, known in index.files.items()},
     }
     with translated(place / "index.json"):

@@ -22,6 +22,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.files import PLACE, is_clone_state, reading, translated, walk
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import RACY_NS, Index, Journal, Known, check_names, folders_of, folds_letters
+from lakeops.ops.overlap import CLAIM_ID
 from lakeops.ops.read import list_objects, open_entry
 from lakeops.store.in_flight import in_parallel
 
@@ -50,6 +51,18 @@ class Sides:
     there: list[Change]
     conflicts: list[str]
     agreed: dict[str, str | None]
+
+
+def check_own(ctx: Context, index: Index) -> Index:
+    """Check that a clone is of this very repository. An index without its id takes it. Raises ``InvalidInput``."""
+    own = ctx.repository.capabilities.get(CLAIM_ID) or ""
+    # Restored repositories keep their id, and mirrors have their source's.
+    if index.repository == ctx.repository_id and index.claim_id not in ("", own):
+        raise InvalidInput(
+            f"the directory follows {index.uri} of another lake, or of a repository that is gone; set LAKEOPS_HOME or "
+            f"LAKEOPS_DATABASE_URL to its lake, or remove {PLACE} there and run `lakeops local init` to follow this one"
+        )
+    return replace(index, claim_id=own)
 
 
 def read_tree(ctx: Context, folder: Path, index: Index) -> WorkTree:
