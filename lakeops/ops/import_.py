@@ -137,11 +137,11 @@ def import_objects(
         try:
             part = ranges(entries(listings, place, folder, skip_special=skip_special))
         except InvalidInput as error:
-            part, refused = Metarange.empty(), error  # a file is no directory
+            part, refused = Metarange.empty(), error
         except ObjectNotFound as error:
             raise ObjectNotFound(f"{error.message}{_meant(ctx, place)}") from None
-        if not part.count and not inventory and not source.endswith("/"):
-            single = _single(ctx, place, prefix)
+        if not (part.count or inventory or source.endswith("/") or (refused and store.remote)):
+            single = _single(ctx, place, prefix)  # also where a listing was refused, since a file is no directory
         if single is not None:
             folder, table = single
             part = ranges([table], source=None)
@@ -280,7 +280,7 @@ def _single(ctx: Context, place: str, target: str) -> tuple[str, pa.Table] | Non
     name = layout.relative(store.url, place)
     try:
         found = store.head(name)
-    except LakeopsError:
+    except (ObjectNotFound, InvalidInput):
         return None
     path = check_path(f"{target}{name}" if target.endswith("/") or not target else target)
     listing = Listing([name], [found.size_bytes], [found.mtime], [store.checksum(found)])

@@ -154,9 +154,9 @@ class ObjectStore(Protocol):
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         """Let a small object hold ``data``, if it holds ``expected`` now (None: if there is no such object).
 
-        Returns whether it holds ``data`` afterwards, whoever wrote that. False when it held something else and stays
-        as it is. Of several that swap from the same contents, one succeeds. A server without conditional writes is
-        looked at first, so there two that are at it at the same instant may both succeed.
+        Returns whether it holds ``data`` afterwards, whoever wrote that. False when it holds something else; others may
+        have replaced ``data`` by then. Of several that swap from the same contents, one succeeds. A server without
+        conditional writes is looked at first, so there two that are at it at the same instant may both succeed.
         """
 
     def head(self, key: str) -> StoredObject:

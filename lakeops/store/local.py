@@ -165,10 +165,11 @@ class DirectoryTree:
         current = self._open_root(create=create)
         try:
             for depth, name in enumerate(names, 1):
-                above, current = current, _open_directory(current, name, create=create)
+                above, (current, made) = current, _open_directory(current, name, create=create)
                 try:
-                    if create and self._fsync and (path := tuple(names[:depth])) not in self._lasting:
+                    if create and self._fsync and ((path := tuple(names[:depth])) not in self._lasting or made):
                         # Whoever made it: what is put below would go with it.
+                        self._lasting.discard(path)
                         os.fsync(above)
                         if len(self._lasting) >= _REMEMBERED:
                             self._lasting.clear()
@@ -215,9 +216,10 @@ class DirectoryTree:
         return os.open(self.root, _ROOT)
 
 
-def _open_directory(above: int, name: bytes, *, create: bool) -> int:
+def _open_directory(above: int, name: bytes, *, create: bool) -> tuple[int, bool]:
+    """Open a directory, and tell whether it was not there a moment ago: another store may have pruned it."""
     try:
-        return os.open(name, _FOLDER, dir_fd=above)
+        return os.open(name, _FOLDER, dir_fd=above), False
     except FileNotFoundError:
         if not create:
             raise
@@ -226,7 +228,7 @@ def _open_directory(above: int, name: bytes, *, create: bool) -> int:
         raise
     with suppress(FileExistsError):
         os.mkdir(name, dir_fd=above)
-    return _open_directory(above, name, create=False)
+    return _open_directory(above, name, create=False)[0], True
 
 
 def _refuse_link(mode: int, name: bytes) -> None:

@@ -24,12 +24,10 @@ from lakeops.ops.gc.unreferenced import (
     KINDS,
     LISTED_SCHEMA,
     Cutter,
-    ListTask,
     Scratch,
     Slices,
     StoreListing,
     distinct_ranges,
-    list_part,
     list_store,
     read_chunks,
     scratching,
@@ -219,7 +217,7 @@ def test_references_that_are_cut_off_or_changed_stop_everything(store, monkeypat
                 found(store, some, live)
     with monkeypatch.context() as patch:
         patch.setattr(LocalStore, "get_range", gone)
-        with raising("unsupported", r"same storage, .*nothing was deleted"):
+        with raising("object_not_found", "there is no object .*_lakefs/tasks/"):
             found(store, some, live)
 
 
@@ -407,16 +405,3 @@ def test_a_listing_in_parts_is_the_whole_listing(store, monkeypatch, seconds):
         listings.append((names, files, listing.listed, listing.young, listing.strays))
     assert listings[0] == listings[1]
     assert [item.key for item in store.list(TASKS)] == [f"{TASKS}killed/1.arrow"], "a killed driver's, for a mark"
-
-
-def test_a_worker_that_does_not_see_the_namespace_lists_nothing(store, tmp_path):
-    """Its own empty directory at the same place would be a listing without objects."""
-    with scratching(store) as scratch:
-        scratch.settle(Elsewhere())
-        proof = tuple(scratch.write([(0, LISTED_SCHEMA.empty_table())]))
-        other = LocalStore(tmp_path / "other machine", fsync=False)
-        other.put("data/nothing", b"")
-        task = ListTask("", "", None, proof)
-        assert list_part(task, store, scratch=scratch).names == 0
-        with raising("unsupported", "workers and driver need the same storage"):
-            list_part(task, other, scratch=Scratch(other, other, scratch.prefix, tmp_path))

@@ -339,6 +339,20 @@ def test_a_source_that_changes_while_it_is_listed(faulty, source, tmp_path, monk
     assert repo.branch("main").head == head
 
 
+@pytest.mark.parametrize("error", [errors.StoreUnavailable("503"), errors.StoreError("403")])
+def test_a_source_that_cannot_be_looked_up_is_not_empty(faulty, source, tmp_path, error):
+    """It may be one object."""
+    repo, faults = faulty
+    main = repo.branch("main")
+    main.import_objects(source, "raw", "m")
+    head = main.head
+    (tmp_path / "empty").mkdir()
+    faults.fail("head", at=None, error=error)
+    with raising(type(error)):
+        main.import_objects((tmp_path / "empty").as_uri(), "raw", "m", allow_empty_source=True)
+    assert main.head == head
+
+
 def test_a_branch_that_moves_meanwhile_keeps_both(faulty, source):
     """Another commit lands between the plan and the transaction; the listing is not made again."""
     repo, faults = faulty
@@ -413,6 +427,18 @@ def test_what_a_bucket_refuses(bucket):
         main.import_objects(repo.record.storage_namespace, "raw", "m")
     with pytest.raises(errors.StoreError, match="does not exist"):
         main.import_objects("s3://no-such-bucket-anywhere/x", "raw", "m")
+    assert len(list(repo.log("main"))) == 1
+
+
+@pytest.mark.parametrize("name", [layout.CLAIM, ".lakeops-local/index.json", "x" * 900])
+def test_a_bucket_that_is_refused_is_no_single_object(bucket, name):
+    """An object that has the name of the folder stands beside it."""
+    repo, source = bucket
+    source.put("in", b"beside")
+    source.put(f"in/{name}", b"{}")
+    main = repo.branch("main")
+    with raising(errors.InvalidInput, "in"):
+        main.import_objects(f"{source.url}/in", "long/" * 30, "m")
     assert len(list(repo.log("main"))) == 1
 
 

@@ -36,6 +36,7 @@ from lakeops.model.errors import (
 from lakeops.ops.refs import dump
 from lakeops.store import layout
 from lakeops.store.layout import CLAIM, dump_folder, owner_key
+from lakeops.store.local import LocalStore
 from lakeops.store.reader import read_text
 from lakeops.testing import Crash, Faults
 
@@ -216,6 +217,28 @@ def test_a_dump_that_is_killed_leaves_the_one_before_or_is_whole(opened, tmp_pat
         watched.refs.dump()
         assert restored() == shown(repo)
     assert killed >= 2, "at the part, and at the manifest"
+
+
+def test_a_part_stays_when_the_answer_to_the_write_that_named_it_is_lost(repo, opened, monkeypatch):
+    """Another call has added to the manifest by the time that the write is repeated, and refused."""
+    repo.create_tag("first", "main")
+    swap = LocalStore.swap
+
+    def lost(store, key, data, *, expected):
+        monkeypatch.setattr(LocalStore, "swap", swap)
+        assert swap(store, key, data, expected=expected)
+        repo.create_tag("second", "main")
+        assert repo.refs.dump().whole is False
+        return False
+
+    monkeypatch.setattr(LocalStore, "swap", lost)
+    assert repo.refs.dump().whole is None
+    store, folder = repo._ctx.store, dump_folder(repo._ctx.store.url)
+    manifest = dump.parse(store.get(folder + dump.MANIFEST).decode())
+    assert {part.file for part in manifest.parts} <= {item.key.removeprefix(folder) for item in store.list(folder)}
+    before = everything(repo)
+    opened("new").restore_repository("flights", repo.storage_namespace)
+    assert everything(opened("new").repository("flights")) == before
 
 
 def refused(opened, place, error, text=None):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import socket
 import subprocess
 import sys
@@ -13,14 +15,23 @@ from threading import Event
 import pyarrow as pa
 import pytest
 from support.errors import has_kind
+from support.rows import entry_table, numbered
 from support.spark_work import Number, Unpicklable, corrupted_at_three, length, unavailable, unpicklable
 
+from lakeops import Lake, Settings, Split
+from lakeops.engine.base import LocalEngine
 from lakeops.engine.spark import engine, jobs, session
+from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.jobs import PackedTask, Parking, Performer, explained, in_arrow, tries_of, unpack
 from lakeops.engine.spark.session import java_environment, write_package
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, StoreUnavailable, Transient
-from lakeops.store.layout import TASKS
+from lakeops.ops.gc.unreferenced import ListTask
+from lakeops.ops.listed import PartTask
+from lakeops.ops.mirror.replicate import replicate
+from lakeops.store.base import StoreSettings
+from lakeops.store.layout import CLAIM, TASKS
 from lakeops.store.local import LocalStore
+from lakeops.store.s3 import S3Store
 
 BIG = bytes(300 * 1024)
 
@@ -79,14 +90,118 @@ def test_a_job_that_reaches_spark_after_it_was_ended_ends_too(monkeypatch):
 def test_what_was_changed_in_the_store_is_not_used(store):
     packed = Parking(store).pack(Number(1, BIG))
     store.put(packed.parked[0].key, BIG[1:])
-    with pytest.raises(Corrupted, match="not what the driver wrote there"):
+    with pytest.raises(Corrupted, match="not what the driver sees there"):
         unpack(packed, store)
 
 
-def test_a_worker_that_does_not_see_the_directory_says_so(store, tmp_path):
-    packed = Parking(store, above=-1).pack(Number(1))
+PART = PartTask(S3Store("bucket", "source", StoreSettings()), "", "", "", False, Split(2, 4, 8), "attempt", ())
+TASKS_OF_ALL_KINDS = [Number(1, b"rows"), PART, ListTask("", "", None), (1, 2)]
+
+
+@pytest.mark.parametrize("task", TASKS_OF_ALL_KINDS, ids=lambda task: type(task).__name__)
+def test_a_worker_that_does_not_see_the_directory_says_so(store, tmp_path, task):
+    store.put(CLAIM, b"mine")
+    packed = Parking(store, above=-1).pack(task)
+    assert unpack(packed, store) == task
+    other = LocalStore(tmp_path / "another machine", fsync=False)
     with pytest.raises(LakeopsError, match="workers and driver need the same storage", check=has_kind("unsupported")):
-        unpack(packed, LocalStore(tmp_path / "another machine", fsync=False))
+        unpack(packed, other)
+    other.put(CLAIM, b"another's")
+    with pytest.raises(Corrupted, match="not what the driver sees there"):
+        unpack(packed, other)
+
+
+class AnotherMachine:
+    """Spark's jobs on a machine with directories of its own, except those that it mounts."""
+
+    cores, tries, alive, here = 2, 1, True, False
+
+    def __init__(self, disk: Path) -> None:
+        self.disk, self.mounts = disk, list[Path]()
+
+    def run(self, perform, packed_tasks, tag):
+        file = io.BytesIO()
+        pickler, unpickler = pickle.Pickler(file), pickle.Unpickler(file)
+        pickler.persistent_id = lambda each: each.root if isinstance(each, LocalStore) else None
+        unpickler.persistent_load = self._store
+        pickler.dump((perform, packed_tasks))
+        file.seek(0)
+        there, given = unpickler.load()
+        return [*there(given)]
+
+    def _store(self, root):
+        return LocalStore(root if root in self.mounts else self.disk / root.relative_to("/"), fsync=False)
+
+    def cancel(self, tag):
+        """All jobs have ended."""
+
+
+@pytest.fixture
+def another(tmp_path):
+    return AnotherMachine(tmp_path / "another machine")
+
+
+@pytest.fixture
+def on_another(another):
+    found = SparkEngine("yarn")
+    found._jobs = another
+    return found
+
+
+@pytest.fixture
+def repo(tmp_path, endpoint_of):
+    settings = Settings.load(home=tmp_path / "home", fsync=False, s3_endpoint_url=endpoint_of("moto"))
+    with Lake.open(settings=settings) as lake:
+        repo = lake.create_repository("repo", split=Split(2, 4, 8))
+        main = repo.branch("main")
+        main.stage(entry_table(numbered(range(40))))
+        main.commit("first")
+        main.stage(entry_table(numbered(range(40), "new")))
+        yield repo
+
+
+def commit(repo, _source):
+    repo.branch("main").commit("second")
+
+
+def import_folder(repo, source):
+    repo.create_branch("other", "main~1").import_objects(source.url, "", "imported")
+
+
+def mark(repo, _source):
+    repo.gc.mark()
+
+
+@pytest.mark.parametrize("mounted", [False, True], ids=["apart", "mounted"])
+@pytest.mark.parametrize("verb", [commit, import_folder, mark])
+def test_nothing_comes_of_what_workers_do_in_a_directory_of_their_own(
+    repo, another, on_another, buckets, tmp_path, mounted, verb
+):
+    """Else ranges of an import that lie in one folder of the source would be on a worker's disk alone."""
+    settings = repo._ctx.stores().settings
+    source = S3Store(buckets(settings.endpoint_url), tmp_path.name, settings)
+    for number in range(40):
+        source.put(f"x/{number:02}", b"")
+    repo._ctx.engine.__self__._engine = on_another
+    if mounted:
+        another.mounts.append(repo._ctx.store.root)
+        verb(repo, source)
+    else:
+        with pytest.raises(LakeopsError, match="need the same storage", check=has_kind("unsupported")):
+            verb(repo, source)
+    repo._ctx.engine.__self__._engine = LocalEngine(1)
+    assert [finding.kind for finding in repo.fsck() if finding.severity == "error"] == []
+
+
+@pytest.mark.parametrize("unseen", ["source", "destination"])
+def test_a_copy_between_directories_that_workers_do_not_see_fails(store, tmp_path, another, on_another, unseen):
+    destination = LocalStore(tmp_path / "mirror", fsync=False)
+    another.mounts.append((destination if unseen == "source" else store).root)
+    for key in (CLAIM, "data/2026010100/1", "data/2026010100/2"):
+        store.put(key, b"{}")
+    with pytest.raises(LakeopsError, match="no object" if unseen == "source" else "need the same storage"):
+        replicate(store, destination, on_another)
+    assert [item.key for item in destination.list()] == [CLAIM]
 
 
 def test_outcomes_are_values_or_the_errors_themselves(store):
@@ -109,8 +224,6 @@ def test_what_may_go_away_is_left_to_spark_while_tries_are_left(store):
 
 
 def test_the_same_through_arrow(store):
-    import pickle
-
     perform = Performer(length, store, last_try=0)
     blobs = [pickle.dumps(PackedTask(Number(value, bytes(value)))) for value in range(3)]
     batches = [pa.record_batch({"packed": blobs[:2]}), pa.record_batch({"packed": blobs[2:]})]

@@ -1,5 +1,6 @@
 """Tests of a local store on a real disk that is full, read-only, forbidden or broken, and after a crash."""
 
+import errno
 import os
 import resource
 import signal
@@ -228,6 +229,43 @@ def test_contents_and_names_are_forced_to_the_disk_in_order(tmp_path, monkeypatc
     steps.clear()
     LocalStore(tmp_path / "loose", fsync=False).put("a/b", b"x")
     assert steps == ["name"]
+
+
+@pytest.mark.parametrize("by", ["another", "itself"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_directory_that_was_removed_and_made_again_is_forced_to_the_disk(tmp_path, monkeypatch, by, depth):
+    synced, fsync = [], os.fsync
+    store = LocalStore(tmp_path / "ns", fsync=True)
+    other = LocalStore(store.root, fsync=True) if by == "another" else store
+    folder = "/".join("de"[:depth])
+    store.put("stays", b"x")
+    store.put(f"{folder}/x", b"x")
+    other.delete([f"{folder}/x"])
+    assert not (store.root / "d").exists()
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())), fsync(fd))[1]
+    )
+    store.put(f"{folder}/y", b"x")
+    folders = [store.root, *(store.root / folder[: 2 * n + 1] for n in range(depth))]
+    assert [path for path in synced if Path(path).is_dir()] == [str(path) for path in folders]
+
+
+def test_a_directory_that_could_not_be_forced_to_the_disk_is_forced_again(tmp_path, monkeypatch):
+    store, synced, fsync = LocalStore(tmp_path / "ns", fsync=True), [], os.fsync
+    store.put("d/x", b"x")
+    LocalStore(store.root).delete(["d/x"])
+
+    def refused(fd):
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        if synced.count(store.root) == 1 and synced[-1] == store.root:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", refused)
+    with pytest.raises(StoreError, match="input/output error"):
+        store.put("d/y", b"x")
+    store.put("d/y", b"x")
+    assert synced.count(store.root) == 2
 
 
 def open_descriptors():

@@ -19,7 +19,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -33,7 +33,7 @@ from lakeops.model import errors
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient
 from lakeops.store.base import ObjectStore
-from lakeops.store.layout import TASKS
+from lakeops.store.layout import CLAIM, TASKS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,10 @@ PARK_ABOVE = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A field of a task that lies in the store: its name, its key, the SHA-256 in hex, and whether it holds rows."""
+    """A field of a task that lies in the store: its name, its key, the SHA-256 in hex, and whether it holds rows.
+
+    Without a name it is a proof: a file that a worker has to see as the driver does.
+    """
 
     field: str
     key: str
@@ -62,21 +65,24 @@ class PackedTask(Generic[T]):
 
 
 class Parking:
-    """Parks the fields of one run's tasks that are larger than ``above`` bytes in the namespace that workers read."""
+    """Parks the fields of one run's tasks that are larger than ``above`` bytes in the namespace that workers read.
+
+    With ``above`` below 0 each task proves that it sees the namespace, by its claim. A replica may not have one yet.
+    """
 
     def __init__(self, store: ObjectStore, above: int = PARK_ABOVE) -> None:
         self._store = store
         self._above = above
         self._prefix = f"{TASKS}{Ids().new()}/"
         self._keys: list[str] = []
+        claims = [*store.list(CLAIM)] if above < 0 else []
+        self._proofs = tuple(Parked("", one.key, sha256(store.get(one.key)).hexdigest(), rows=False) for one in claims)
 
     def pack(self, task: T, number: int = 0) -> PackedTask[T]:
         """The task, ready to travel."""
-        if not hasattr(task, "__dataclass_fields__"):
-            return PackedTask(task, number=number)
         plain: Any = task
-        parked = []
-        for field in fields(plain):
+        parked = list[Parked]()
+        for field in fields(plain) if is_dataclass(task) else ():
             value = getattr(plain, field.name)
             rows = isinstance(value, TaskRows)
             data = to_ipc(value.table) if rows else value
@@ -85,7 +91,8 @@ class Parking:
                 self._keys.append(key)
                 self._store.put(key, data)
                 parked.append(Parked(field.name, key, sha256(data).hexdigest(), rows))
-        return PackedTask(replace(plain, **{one.field: b"" for one in parked}), tuple(parked), number)
+        task = replace(plain, **{one.field: b"" for one in parked}) if parked else task
+        return PackedTask(task, (*self._proofs, *parked), number)
 
     def close(self) -> None:
         """Remove the parked fields, once no worker needs them. Garbage collection takes what is left."""
@@ -102,13 +109,14 @@ def unpack(packed: PackedTask[T], store: ObjectStore) -> T:
             data = store.get(parked.key)
         except ObjectNotFound:
             raise LakeopsError(
-                f"a Spark worker does not find what the driver wrote to {store.url}/{parked.key}: workers and driver "
+                f"a Spark worker does not find {store.url}/{parked.key}, which the driver sees: workers and driver "
                 "need the same storage, a bucket or a directory that all machines mount; or set engine=local",
                 kind="unsupported",
             ) from None
         if sha256(data).hexdigest() != parked.digest:
-            raise Corrupted(f"{store.url}/{parked.key} is not what the driver wrote there; nothing of it was used")
-        found[parked.field] = TaskRows(from_ipc(data)) if parked.rows else data
+            raise Corrupted(f"{store.url}/{parked.key} is not what the driver sees there; nothing of it was used")
+        if parked.field:
+            found[parked.field] = TaskRows(from_ipc(data)) if parked.rows else data
     plain: Any = packed.task
     task: T = replace(plain, **found) if found else plain
     return task

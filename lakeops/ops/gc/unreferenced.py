@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from lakeops.engine.base import Engine, from_ipc
 from lakeops.model.arrow import array, from_numpy, in_one, to_numpy
 from lakeops.model.clock import Ids, unix_seconds
-from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound, Transient
+from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, Transient
 from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
 from lakeops.ranges.range_file import fetch_range
 from lakeops.store import layout
@@ -229,9 +229,8 @@ def list_store(
             else:
                 return place
     scratch.settle(place)
-    proof = tuple(scratch.write([(0, LISTED_SCHEMA.empty_table())]))
     parts, done = dict[int, StoreListing](), found.names
-    tasks = (ListTask(*borders, found.cutoff, proof) for borders in place.parts(store, after))
+    tasks = (ListTask(*borders, found.cutoff) for borders in place.parts(store, after))
     for number, part in place.run(partial(list_part, scratch=scratch), tasks, store):
         parts[number], done = part, done + part.names
         on_progress(done)
@@ -242,17 +241,15 @@ def list_store(
 
 @dataclass(frozen=True, slots=True)
 class ListTask:
-    """The part of a namespace behind the key ``after``, up to ``until``. A machine that sees it reads the ``proof``."""
+    """The part of a namespace behind the key ``after``, up to ``until``."""
 
     after: str
     until: str
     cutoff: datetime | None
-    proof: tuple[Piece, ...]
 
 
 def list_part(task: ListTask, store: ObjectStore, *, scratch: Scratch) -> StoreListing:
     """List the task's part into scratch files. Safe to run any number of times."""
-    any(_read_pieces(scratch.place, task.proof))  # an empty directory of another machine would be a listing, too
     found = StoreListing(task.cutoff)
     for listing in gathered(store.scan(after=task.after, until=task.until, skip_special=True, moving=True), _BATCH):
         found.take(listing, scratch)
@@ -531,14 +528,7 @@ def read_chunks(place: ObjectStore, chunks: Iterable[Chunk]) -> Iterator[pa.Tabl
 
 def _read_pieces(place: ObjectStore, pieces: Sequence[Piece]) -> Iterator[pa.Table]:
     def load(piece: Piece) -> pa.Table:
-        try:
-            data = place.get_range(piece.key, piece.start, piece.size)
-        except ObjectNotFound:
-            raise LakeopsError(
-                f"{place.url}/{piece.key} is gone, or this machine does not see it: workers and driver need the same "
-                "storage, a bucket or a directory that all machines mount; or set engine=local; nothing was deleted",
-                kind="unsupported",
-            ) from None
+        data = place.get_range(piece.key, piece.start, piece.size)
         if len(data) != piece.size or crc32(data) != piece.crc:
             raise Corrupted(f"{place.url}/{piece.key} is not what was written there; nothing was deleted; try again")
         return from_ipc(data)

@@ -15,6 +15,7 @@ from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, Store
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import Known, check_nobody_owns, copy_object
 from lakeops.store.in_flight import in_flight
+from lakeops.store.layout import CLAIM
 from lakeops.store.listing import look_up
 
 GIVE_UP = 20
@@ -68,6 +69,7 @@ def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
         except ObjectNotFound:
             if look_up(task.source, item.key) is not None:
                 raise
+            task.source.head(CLAIM)  # else the source itself is gone, or not mounted where this runs
             return False
         return True
 

@@ -198,8 +198,7 @@ def _attempt(ctx: Context, folder: str, place: Path, *, full: bool) -> Dumped | 
     check_owner(ctx)
     old = None if text is None else text.encode()
     if not ctx.store.swap(folder + MANIFEST, after.to_text().encode(), expected=old):
-        ctx.store.delete([folder + name])
-        return None
+        return None  # the part stays: a manifest may have named it, and who read that names it too
     if whole:
         _tidy(ctx, folder, before, after)
     return _dumped(after, whole)
@@ -227,7 +226,7 @@ def accept(ctx: Context) -> None:
 
 
 def _tidy(ctx: Context, folder: str, before: Manifest | None, after: Manifest) -> None:
-    """Remove what the last but one manifest named, and what killed calls left.
+    """Remove what the last but one manifest named, and old files that no manifest names.
 
     The files of the manifest that was just replaced stay. On a server that ignores conditions, a call that ran at the
     same time may have added to it.
