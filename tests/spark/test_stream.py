@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from lakeops import Branch, Lake, Settings
-from lakeops.model.errors import LakeopsError
+from lakeops.model.errors import FileMissing, LakeopsError
 from lakeops.spark.source import LakeopsDataSource
 
 TABLE = "lakefs://shop/main/orders/"
@@ -84,6 +84,23 @@ def test_a_stream_goes_on_after_a_repair(main: Branch, caplog, how: str, repair:
     assert "skipped" in caplog.text or "left out" in caplog.text
     assert name in caplog.text
     assert numbers(bad, repaired) == ([3] if repair == "replaced" else [])
+
+
+def test_a_stream_does_not_pass_over_a_commit_whose_metadata_file_is_lost(main: Branch, tmp_path: Path) -> None:
+    """The batch fails, and once the file is back its rows come."""
+    place = tmp_path / "storage/shop/_lakefs/ranges"
+    first = main.commit("nothing", allow_empty=True).id
+    main.put("orders/a.parquet", parquet(1))
+    second = main.commit("rows").id
+    (lost,) = place.iterdir()
+    main.put("orders/b.parquet", parquet(2))
+    third = main.commit("more rows").id
+    lost.rename(tmp_path / "lost")
+    with pytest.raises(FileMissing, match=lost.name):
+        numbers(first, second)
+    (tmp_path / "lost").rename(lost)
+    assert numbers(first, second) == [1]
+    assert numbers(second, third) == [2]
 
 
 def test_a_stream_skips_damaged_files_where_it_is_told_to(main: Branch, caplog) -> None:
