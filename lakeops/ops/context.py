@@ -254,8 +254,6 @@ def explain_expired(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
     """Raise ``CommitExpired`` for a missing file where one of these commits was expired after it was looked up."""
     try:
         yield
-    except NotReplicated:
-        raise
     except FileMissing as error:
         read = list(commits)
         now = ctx.catalog.commits.get_many(ctx.repository_id, [commit.id for commit in read])
