@@ -27,6 +27,7 @@ from fsspec.transaction import Transaction
 
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import (
+    FileMissing,
     InvalidInput,
     InvalidPath,
     NotAsSeen,
@@ -194,9 +195,18 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def exists(self, path: str, **_: Any) -> bool:
         """Tell whether there is such an object or directory. A lake that does not answer is an error, and not False."""
+        return bool(self._type(path))
+
+    def isfile(self, path: str) -> bool:
+        return self._type(path) == "file"
+
+    def isdir(self, path: str) -> bool:
+        return self._type(path) == "directory"
+
+    def _type(self, path: str) -> str:
         with suppress(FileNotFoundError):
-            return bool(self.info(path))
-        return False
+            return str(self.info(path)["type"])
+        return ""
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """List the objects and directories of a directory, one level deep. Raises ``FileNotFoundError``."""
@@ -600,7 +610,7 @@ class RefCache:
         entry = self.stat(key)
         try:
             file = self.handle.open_entry(entry, verify=verify)
-        except ObjectNotFound:
+        except FileMissing:
             file = self.handle.open_entry(self._remember(self.handle.stat(key)), verify=verify)
         if isinstance(file, SmallObject) and file.size <= self._room:
             self._room -= file.size

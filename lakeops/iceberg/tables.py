@@ -20,7 +20,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import update_table_metadata
 
-from lakeops.model.errors import InvalidInput, ObjectNotFound, PathTaken, RefNotFound
+from lakeops.model.errors import FileMissing, InvalidInput, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.names import as_folder
 from lakeops.model.sanitising import excerpt, safe
 from lakeops.ops.iceberg.files import MOST_METADATA, TableFileIO
@@ -218,9 +218,9 @@ class RefTables:
             )
         try:
             return entry.physical_address, self._ref.read(path)
-        except ObjectNotFound as error:
+        except FileMissing as error:
             lost = f"Failed to open input stream for file: {entry.physical_address}: {error.message}"
-            raise type(error)(lost) from None
+            raise ObjectNotFound(lost, kind=error.kind) from None
 
     def new_table(
         self,

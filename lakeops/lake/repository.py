@@ -181,7 +181,7 @@ class GarbageCollection:
                 it over.
             MarkRefused: ``clock_in_doubt``: the clock was set back or may have jumped ahead. See ``confirm_clock``.
             MarkRefused: the run took longer than the deadline, or the mark was restored meanwhile.
-            Corrupted, ObjectNotFound: metadata of a live commit is damaged. Run ``lakeops fsck``.
+            Corrupted, FileMissing: metadata of a live commit is damaged. Run ``lakeops fsck``.
         """
         return ops.gc.mark.dry_run(self._ctx) if dry_run else ops.gc.mark.mark(self._ctx)
 

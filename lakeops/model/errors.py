@@ -166,10 +166,17 @@ class RefNotFound(NotFound):
 
 
 class ObjectNotFound(NotFound, FileNotFoundError):
-    """No object at this path of this ref, or a file that metadata names is missing from the store."""
+    """No object at this path of this ref."""
 
 
-class NotReplicated(ObjectNotFound):
+class FileMissing(LakeopsError):
+    """A file that metadata names is missing from the store. No ``NotFound``: nobody may take its path for absent."""
+
+    kind = ObjectNotFound.kind  # scripts know it by this one
+    exit_code = 4
+
+
+class NotReplicated(FileMissing):
     """A file that a mirror lacks: it has not arrived yet, or was deleted at the source. Heads are always whole."""
 
 
@@ -331,7 +338,7 @@ def _has_free_descriptor() -> bool:
 
 
 __all__ = ["AlreadyExists", "AttemptExpired", "BranchMoved", "CatalogError", "CommitExpired", "Corrupted"]
-__all__ += ["InvalidInput", "InvalidPath", "KeyReused", "LakeopsError", "MarkRefused", "MergeConflict"]
+__all__ += ["FileMissing", "InvalidInput", "InvalidPath", "KeyReused", "LakeopsError", "MarkRefused", "MergeConflict"]
 __all__ += ["MirrorOvertaken", "NamespaceTaken", "NoChanges", "NotAMirror", "NotAllReplicated", "NotAsSeen", "NotFound"]
 __all__ += ["NotReplicated", "ObjectNotFound", "PathTaken", "PreconditionFailed", "RecordRefused", "RefNotFound"]
 __all__ += ["RepositoryNotFound", "StoreError", "StoreUnavailable", "SweepIncomplete", "Transient"]

@@ -17,6 +17,7 @@ from lakeops.catalog.guards import expired
 from lakeops.model.clock import Ids, retrying, unix_seconds
 from lakeops.model.errors import (
     BranchMoved,
+    FileMissing,
     InvalidInput,
     LakeopsError,
     NotFound,
@@ -188,7 +189,7 @@ class Context:
         """Raise ``RepositoryNotFound`` for a missing file where the repository was made anew elsewhere."""
         try:
             yield
-        except ObjectNotFound:
+        except (FileMissing, ObjectNotFound):
             self.catalog.repositories.get(self.repository_id)
             raise
 
@@ -253,9 +254,7 @@ def explain_expired(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
     """Raise ``CommitExpired`` for a missing file where one of these commits was expired after it was looked up."""
     try:
         yield
-    except NotReplicated:
-        raise
-    except ObjectNotFound as error:
+    except FileMissing as error:
         read = list(commits)
         now = ctx.catalog.commits.get_many(ctx.repository_id, [commit.id for commit in read])
         for commit in read:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.records import Staged
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, STAGED_SCHEMA, no_rows
-from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound
+from lakeops.model.errors import Corrupted, FileMissing, InvalidInput, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, check_prefix, flaw
 from lakeops.model.records import Commit, CommonPrefix, Entry
@@ -128,7 +128,7 @@ def read(ctx: Context, ref: str, path: str, *, verify: bool | None = None) -> by
             the setting ``verify_checksums`` decides.
 
     Raises:
-        ObjectNotFound: there is no object at the path.
+        ObjectNotFound, FileMissing: there is no object at the path, or it is missing from the store.
         CommitExpired: retention rules no longer keep the commit.
         Corrupted: size or contents differ from what was recorded.
     """
@@ -148,7 +148,7 @@ def open_object(ctx: Context, ref: str, path: str, *, verify: bool | None = None
     read from start to end are compared with the checksum by the last read.
 
     Raises:
-        ObjectNotFound: there is no object at the path.
+        ObjectNotFound, FileMissing: there is no object at the path, or it is missing from the store.
         CommitExpired: retention rules no longer keep the commit.
         Corrupted: the size differs from what was recorded. The last read raises it when the contents differ.
     """
@@ -171,9 +171,7 @@ def _naming(ctx: Context, entry: Entry) -> Iterator[None]:
         with ctx.explaining_missing():
             yield
     except ObjectNotFound as error:
-        if type(error) is not ObjectNotFound:
-            raise
-        raise ObjectNotFound(
+        raise FileMissing(
             f"the contents of object {excerpt(entry.path)} are missing: {error.message}; "
             "`lakeops fsck --data` finds all such objects"
         ) from None
@@ -414,7 +412,7 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
         check: compare the size of every object with the recorded size.
 
     Raises:
-        ObjectNotFound: there is nothing, or one of the objects is missing from the store.
+        ObjectNotFound, FileMissing: there is nothing, or one of the objects is missing from the store.
         Corrupted: an object has another size than was recorded.
         RefNotFound, CommitExpired, InvalidInput: ``ambiguous_ref``, ``invalid_ref``: there is no such ref to read.
     """
@@ -450,7 +448,7 @@ def _check_sizes(entries: pa.Table, sources: tuple[tuple[ObjectStore, str], ...]
     for path, size, (store, key) in rows:
         item = held[store.url].get(key)
         if item is None:
-            raise ObjectNotFound(f"{path!r}: its object {store.url}/{key} is missing from the store")
+            raise FileMissing(f"{path!r}: its object {store.url}/{key} is missing from the store")
         if item.size_bytes != size:
             raise Corrupted(
                 f"{path!r}: its object {store.url}/{key} has {item.size_bytes:,} bytes, and {size:,} were recorded; "

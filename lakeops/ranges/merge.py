@@ -120,7 +120,7 @@ def _parts(before: Metarange, after: Metarange, dest: Metarange, group: int) -> 
 
 
 def plan_part(task: PartTask, store: ObjectStore, *, strategy: Strategy | None) -> _PartPlan:
-    """Plan the merge of a task's ranges. Raises ``Corrupted`` or ``ObjectNotFound`` for a range."""
+    """Plan the merge of a task's ranges. Raises ``Corrupted`` or ``FileMissing`` for a range."""
     base, source, dest = (Metarange(rows.table) for rows in (task.base, task.source, task.dest))
     return _walked(MergeWalk(RangeReader(store), base, source, dest, strategy))
 

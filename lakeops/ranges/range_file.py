@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pyarrow.parquet.core import ParquetReader
 
 from lakeops.model.arrow import RANGE_SCHEMA, from_numpy, in_one, no_rows, text, to_numpy
-from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
+from lakeops.model.errors import Corrupted, FileMissing, ObjectNotFound
 from lakeops.ranges import metarange as sizes
 from lakeops.ranges.digest import DIGEST_BYTES, Positions
 from lakeops.ranges.metarange import (
@@ -119,7 +119,7 @@ _RELEASED_AFTER = 8 << 20
 
 
 def fetch(store: ObjectStore, key: str, digest: bytes, size: int | None = None, *, cached: bool = True) -> bytes:
-    """The bytes of a file whose SHA-256 is ``digest``. Raises ``Corrupted`` or ``ObjectNotFound``, naming it.
+    """The bytes of a file whose SHA-256 is ``digest``. Raises ``Corrupted`` or ``FileMissing``, naming it.
 
     Where its ``size`` is known, no more is asked for. ``cached`` files may be in this machine's cache, and get there.
     """
@@ -128,10 +128,8 @@ def fetch(store: ObjectStore, key: str, digest: bytes, size: int | None = None, 
         return kept
     try:
         data = store.get(key) if size is None else store.get_range(key, 0, size + 1)
-    except NotReplicated:  # a mirror has said what that means there
-        raise
     except ObjectNotFound as error:
-        raise ObjectNotFound(
+        raise FileMissing(
             f"{key} is missing from {store.url}, though a commit needs it; run `lakeops fsck` to see what is affected"
         ) from error
     if sha256(data).digest() != digest:
@@ -238,7 +236,7 @@ class RangeFile:
 
 
 def fetch_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True, cached: bool = True) -> RangeFile:
-    """The range file that a metarange row names. Raises ``Corrupted`` or ``ObjectNotFound``, naming it.
+    """The range file that a metarange row names. Raises ``Corrupted`` or ``FileMissing``, naming it.
 
     Paths that do not rise are an error where they have to be ``ordered``. See ``fetch`` for ``cached``.
     """
@@ -350,7 +348,7 @@ def _write_leaves(store: ObjectStore, metarange: Metarange, attempt: str) -> pa.
 
 
 def fetch_leaf(store: ObjectStore, row: RangeRow) -> Metarange:
-    """The leaf that a row of a root names. Raises ``Corrupted`` or ``ObjectNotFound``, naming it."""
+    """The leaf that a row of a root names. Raises ``Corrupted`` or ``FileMissing``, naming it."""
     leaf = decode_metarange(fetch(store, row.key, row.file_digest, row.file_bytes), row.key)
     told = row.file, row.file_bytes, row.file_digest
     if leaf.table.schema == METARANGE_SCHEMA and len(leaf) and described_leaf(leaf, *told) == row:

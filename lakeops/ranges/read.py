@@ -117,7 +117,7 @@ class RangeReader:
     cache: RangeCache = field(default_factory=RangeCache)
 
     def metarange(self, commit: _Pointer, *, ordered: bool = True) -> Metarange:
-        """The commit's metarange, verified. Raises ``Corrupted`` or ``ObjectNotFound``.
+        """The commit's metarange, verified. Raises ``Corrupted`` or ``FileMissing``.
 
         Lookups need its ranges in order. Whoever looks for what is wrong with it takes it as it is, not ``ordered``.
         """
@@ -143,7 +143,7 @@ class RangeReader:
         return metarange
 
     def _leaves(self, file: str, ordered: bool, rows: list[RangeRow]) -> Iterator[Metarange]:
-        """Some leaves of the metarange in ``file``, verified. Raises ``Corrupted`` or ``ObjectNotFound``."""
+        """Some leaves of the metarange in ``file``, verified. Raises ``Corrupted`` or ``FileMissing``."""
 
         def load(row: RangeRow) -> Metarange:
             leaf = self.cache.get((self.store.url, row), partial(fetch_leaf, self.store, row))
@@ -168,7 +168,7 @@ class RangeReader:
         return list(self._load_each(self.metarange, commits))
 
     def open(self, row: RangeRow) -> RangeFile:
-        """A range file. It is not remembered. Raises ``Corrupted`` or ``ObjectNotFound``."""
+        """A range file. It is not remembered. Raises ``Corrupted`` or ``FileMissing``."""
         return fetch_range(self.store, row)
 
     def open_each(self, ranges: Metarange, chosen: Positions) -> Iterator[RangeFile]:

@@ -104,7 +104,7 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     """Rewrite the task's ranges. Safe to run any number of times, also at the same time.
 
     Every run writes under names of its own and publishes nothing, so what a lost or doubled run wrote is garbage that
-    nothing refers to. Raises ``Corrupted`` or ``ObjectNotFound`` for a base range that cannot be trusted.
+    nothing refers to. Raises ``Corrupted`` or ``FileMissing`` for a base range that cannot be trusted.
     """
     known: list[RangeRow] = list(task.reuse)
     touched: list[tuple[RangeRow, int]] = []
@@ -235,7 +235,7 @@ def changed_ranges(
     """The rows that each of some ranges becomes with so many of the changes, in order, not cut yet.
 
     ``on_applied`` is called with what really changed, in order. Several ranges' changes come together.
-    Raises ``Corrupted`` or ``ObjectNotFound`` for a range that cannot be trusted.
+    Raises ``Corrupted`` or ``FileMissing`` for a range that cannot be trusted.
     """
     done = 0
     for window in _windows(touched):

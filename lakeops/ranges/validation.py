@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lakeops.engine.base import R
 from lakeops.model import ids
 from lakeops.model.arrow import RANGE_SCHEMA, first_true, from_numpy, in_one, no_rows, scalar, text, to_numpy
-from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound
+from lakeops.model.errors import Corrupted, FileMissing, InvalidInput, LakeopsError
 from lakeops.model.names import MAX_PATH_BYTES, check_path
 from lakeops.model.records import Split
 from lakeops.model.sanitising import excerpt
@@ -237,7 +237,7 @@ def verify(task: VerifyTask, store: ObjectStore, *, keep: Callable[[pa.Array], R
     for row in task.rows:
         try:
             table = fetch_range(store, row, ordered=False).read()  # order is judged below
-        except ObjectNotFound:
+        except FileMissing:
             done.append(VerifiedRange((Flaw("range_missing", "the file is not there"),)))
         except Corrupted as error:
             why = f"the file is not what was written: {_line(error)}"
@@ -293,7 +293,7 @@ def order_flaw(metarange: Metarange) -> Flaw | None:
 def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Flaw | None:
     """The flaw of a list of changes since another metarange that is not the difference between the ranges, or None.
 
-    Raises ``Corrupted`` or ``ObjectNotFound`` for a range that cannot be read.
+    Raises ``Corrupted`` or ``FileMissing`` for a range that cannot be read.
     """
     delta = metarange.delta_since(since)
     if delta is None:

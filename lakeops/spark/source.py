@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as Avai
 from pyspark.sql.types import StructType
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound, Transient
+from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound, StoreError, Transient
 from lakeops.model.names import LakeUri, split_connection
 from lakeops.model.sanitising import excerpt
 from lakeops.spark.tables import MOST_DIGITS, File, Files, files, is_true
@@ -345,7 +345,8 @@ class StreamReader(_FileReader, spark_api.DataSourceStreamReader, AvailableNow):
             found = self._source.parquet_files(uri, lake, check=False, leave_out=leave_out)
             self.check_partition(found)
         except LakeopsError as error:
-            if isinstance(error, ObjectNotFound) or not replaced or leave_out:
+            # A repair mends the files of a table, and no store and no catalog.
+            if not (isinstance(error, InvalidInput) or error.kind == "unsupported") or not replaced or leave_out:
                 raise
             _log.warning("left out %d files that the branch has replaced since: %s", len(replaced), error)
             return self._at(commit, lake, replaced, replaced)
@@ -426,7 +427,7 @@ def _opened(file: File) -> Iterator[pq.ParquetFile]:
 def _reported(path: str, *, skip: bool, replaced: bool = False) -> Iterator[None]:
     try:
         yield
-    except Transient:
+    except (StoreError, Transient):
         raise
     except LakeopsError as error:
         if not replaced and not (skip and isinstance(error, Corrupted)):

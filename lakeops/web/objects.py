@@ -19,7 +19,7 @@ from lakeops.model.formatting import counted, human_size
 from lakeops.model.records import CommonPrefix, Entry, Version
 from lakeops.model.sanitising import excerpt
 from lakeops.store.foreign import MAGIC, PAGE_BYTES, PAGE_SECONDS, first_rows
-from lakeops.web.page import Page, Problem
+from lakeops.web.page import Page
 
 if TYPE_CHECKING:
     from lakeops.lake.repository import Readable
@@ -180,9 +180,7 @@ class ObjectPages(Page):
         path = self._query_value("path")
         try:
             found = list(repository.ref(ref).history(path, amount=TRACED, depth=DEPTH))
-        except ObjectNotFound as error:
-            if Problem.of(error).is_damage:
-                raise
+        except ObjectNotFound:
             found = []  # not committed yet
 
         def changed(one: Version) -> str:

@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from lakeops.model import errors
-from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound
+from lakeops.model.errors import InvalidInput, LakeopsError
 from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.names import COMMIT_ID
 from lakeops.model.sanitising import safe
@@ -136,17 +136,10 @@ class Problem(NamedTuple):
     status: int
     advice: str
 
-    @property
-    def is_damage(self) -> bool:
-        """Tell whether a part of the repository is damaged or missing."""
-        return self.advice == DAMAGED
-
     @classmethod
     def of(cls, error: LakeopsError) -> Self:
         """Translate an error to its status and advice."""
-        # If nobody asked for the path of a missing object, the store lacks a file that a commit needs.
-        is_damage = type(error) is ObjectNotFound and isinstance(error.__cause__, ObjectNotFound)
-        for which, status, advice in () if is_damage else STATUS:
+        for which, status, advice in STATUS:
             if error.kind == which if isinstance(which, str) else isinstance(error, which):
                 return cls(error.message, status, advice)
         return cls(error.message, 500, DAMAGED)

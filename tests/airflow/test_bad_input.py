@@ -2,9 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from airflow.exceptions import AirflowException
 from support.scenes import tree
 
 from lakeops import Lake
@@ -320,6 +323,16 @@ def test_what_a_form_lists_is_deleted(lake, flights, run, text):
     assert [entry.path for entry in main.list()] == ["kept"]
     again = run(delete)
     assert (again["objects"], sorted(again["missing"])) == (0, sorted(PATHS))
+
+
+def test_a_deletion_does_not_take_a_lost_file_of_metadata_for_a_missing_object(flights, run):
+    main = flights.branch("main")
+    main.put("a", b"x")
+    main.commit("a")
+    for file in Path(urlsplit(flights.storage_namespace).path, "_lakefs/ranges").iterdir():
+        file.unlink()
+    with pytest.raises(AirflowException, match=r"object_not_found: .*lakeops fsck"):
+        run(operators.LakeopsDeleteObjectsOperator(task_id="t", repo="flights", branch="main", paths="a"))
 
 
 @pytest.mark.parametrize("given", [{"paths": "gone"}, {"paths": ["gone", "too"]}, {"prefix": "gone/"}])

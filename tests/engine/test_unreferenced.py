@@ -18,7 +18,7 @@ from support.rows import THOROUGH, Elsewhere, Groups, Losing, Racing, RecordingS
 from support.rows import built as built_from
 
 from lakeops.engine.base import Engine, LocalEngine
-from lakeops.model.errors import Corrupted, ObjectNotFound, StoreUnavailable, Transient
+from lakeops.model.errors import Corrupted, FileMissing, StoreUnavailable, Transient
 from lakeops.ops.gc import unreferenced as module
 from lakeops.ops.gc.unreferenced import (
     KINDS,
@@ -287,7 +287,7 @@ def test_a_damaged_or_missing_range_stops_everything(store, engine):
     with pytest.raises(Corrupted, match=metarange.row(2).file):
         found(store, some, metarange.table, engine=engine)
     file.unlink()
-    with pytest.raises(ObjectNotFound, match=metarange.row(2).file):
+    with pytest.raises(FileMissing, match=metarange.row(2).file):
         found(store, some, metarange.table, engine=engine)
 
 

@@ -27,7 +27,7 @@ from fsspec.tests.abstract.put import AbstractPutTests
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.fs import LakeopsFileSystem
-from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath
+from lakeops.model.errors import Corrupted, FileMissing, InvalidInput, InvalidPath
 
 
 @pytest.fixture
@@ -163,6 +163,63 @@ def test_a_move_loses_nothing(repo: Repository, fs: LakeopsFileSystem, monkeypat
     assert [item.path for item in repo.ref("dev").list()] == ["b/c/1", "b/c/2"]
     with pytest.raises(FileNotFoundError):
         fs.mv("repo/main/a", "repo/main/z")
+
+
+LOOKS = {
+    "exists": lambda fs, _: fs.exists("repo/main/t/z/9"),
+    "isfile": lambda fs, _: fs.isfile("repo/main/t/z/9"),
+    "isdir": lambda fs, _: fs.isdir("repo/main/t/z"),
+    "ls": lambda fs, _: fs.ls("repo/main/t"),
+    "find": lambda fs, _: fs.find("repo/main/t"),
+    "find to a depth": lambda fs, _: fs.find("repo/main", maxdepth=2),
+    "glob": lambda fs, _: fs.glob("repo/main/t/*"),
+    "walk": lambda fs, _: [*fs.walk("repo/main")],
+    "du": lambda fs, _: fs.du("repo/main"),
+    "cat": lambda fs, _: fs.cat("repo/main/t", recursive=True),
+    "get": lambda fs, place: fs.get("repo/main/t", f"{place}/got", recursive=True),
+    "copy": lambda fs, _: fs.copy("repo/main/t", "repo/main/u", recursive=True),
+    "move": lambda fs, _: fs.mv("repo/main/t", "repo/main/u", recursive=True),
+    "remove": lambda fs, _: fs.rm("repo/main/t/z/9"),
+    "open a new file": lambda fs, _: fs.open("repo/main/t/z/9", "xb"),
+    "pyarrow": lambda fs, _: pa.dataset.dataset("repo/main/t", filesystem=fs, format="parquet").files,
+    "pyarrow opens": lambda fs, _: pq.read_table("repo/main/t/z/9", filesystem=fs),
+    "pandas": lambda _, place: pd.read_parquet("lakefs://repo/main/t", storage_options={"home": f"{place}/home"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("look", "lost"), [*((look, "ranges") for look in LOOKS), ("exists", "metarange"), ("find", "metarange")]
+)
+def test_a_lost_file_of_metadata_is_an_error_and_not_an_absent_path(
+    repo: Repository, fs: LakeopsFileSystem, tmp_path: Path, look: str, lost: str
+) -> None:
+    """Programs write where they find nothing, and take the listing that they get for the whole."""
+    written = pa.BufferOutputStream()
+    pq.write_table(pa.table({"n": [1]}), written)
+    with repo.branch("main").batch() as batch:
+        for name in ("1", "2", "3", "4", "5", "6", "7", "8", "z/9"):
+            batch.put(f"t/{name}", written.getvalue().to_pybytes())
+    commit = repo.branch("main").commit("table")
+    ranges = [row.key for row in repo._ctx.metarange(commit).rows(0, 9)]
+    assert len(ranges) > 1
+    lose(repo, [f"_lakefs/metaranges/{commit.meta_range_file}"] if lost == "metarange" else ranges[1:])
+    with pytest.raises(FileMissing, match="lakeops fsck"):
+        LOOKS[look](fs, tmp_path)
+    assert not (tmp_path / "got").exists()
+    assert repo._ctx.catalog.staging.has_staged("repo", "main") is False
+
+
+def test_a_lost_object_is_an_error_and_not_an_absent_path(repo: Repository, fs: LakeopsFileSystem) -> None:
+    entry = repo.branch("main").put("a", b"1")
+    Path(urlsplit(entry.physical_address).path).unlink()
+    for mode in ("rb", "ab"):
+        with pytest.raises(FileMissing, match="the contents of object 'a' are missing"):
+            fs.open("repo/main/a", mode).close()
+
+
+def lose(repo: Repository, keys: list[str]) -> None:
+    for key in keys:
+        Path(urlsplit(repo.storage_namespace).path, key).unlink()
 
 
 def test_errors_are_a_file_systems(repo: Repository, fs: LakeopsFileSystem) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from botocore.exceptions import ClientError
 from support.errors import has_kind
-from support.served import BIG, KEYS, fill
+from support.served import BIG, KEYS, fill, s3_client
 
 from lakeops import Lake, Repository, Settings
 from lakeops.gateway import reading
@@ -210,6 +211,32 @@ def test_damage_is_never_sent_as_a_whole_object(lake: Lake, repo: Repository, as
     change("big.bin", BIG[:-1] + b"x")
     with pytest.raises(http.client.IncompleteRead):
         ask("/shop/v1/big.bin")
+
+
+def test_a_lost_file_of_metadata_is_no_missing_key(lake: Lake, repo: Repository, serve) -> None:
+    """Programs take "not found" for an empty table, and a deletion that stages nothing for one that did."""
+    place = Path(urlsplit(repo.storage_namespace).path, "_lakefs/ranges")
+    for file in place.iterdir():
+        file.unlink()
+    repo.create_branch("dev", source="v1")
+    fresh = Lake(lake.catalog, lake.settings, stores=lake.stores())  # remembers no files
+    with s3_client(serve(fresh, KEYS, write=True)) as s3:
+        where = {"Bucket": "shop", "Key": "dev/customers.csv"}
+        listed = {"Objects": [{"Key": where["Key"]}]}
+        for ask in (
+            lambda: s3.get_object(**where),
+            lambda: s3.head_object(**where),
+            lambda: s3.list_objects_v2(Bucket="shop", Prefix="dev/"),
+            lambda: s3.delete_object(**where),
+            lambda: s3.put_object(**where, IfNoneMatch="*", Body=b""),
+            lambda: s3.copy_object(Bucket="shop", Key="dev/copy", CopySource=where),
+        ):
+            with pytest.raises(ClientError) as failed:
+                ask()
+            assert failed.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
+        (error,) = s3.delete_objects(Bucket="shop", Delete=listed)["Errors"]
+        assert (error["Key"], error["Code"]) == (where["Key"], "InternalError")
+    assert not lake.catalog.staging.has_staged("shop", "dev")
 
 
 def test_large_objects_go_out_in_pieces(repo: Repository) -> None:

@@ -10,6 +10,7 @@ from support.faulty_catalog import FaultyCatalog
 from support.mirrors import check_whole, open_pair, replicator
 
 from lakeops import Lake
+from lakeops.fs import LakeopsFileSystem
 from lakeops.model.errors import Corrupted, MirrorOvertaken, NotReplicated
 from lakeops.model.mirrors import RefName
 from lakeops.model.records import RefKind
@@ -64,6 +65,10 @@ def test_older_commits_are_not_promised(pair, late):
     assert pair.mirror.ref("main").read("a") == b"2"
     with pytest.raises(NotReplicated, match="not been replicated yet"):
         pair.mirror.ref("main~1").read("a")
+    fs = LakeopsFileSystem(lake=pair.there)
+    for look in (fs.exists, fs.isfile, fs.find, fs.glob, fs.open):
+        with pytest.raises(NotReplicated):
+            look("flights/main~1/a")
     pair.replicator.release()
     pair.replicator.hold("data/")
     pair.replicator.settle()

@@ -338,7 +338,7 @@ def test_damaged_metadata_is_found_before_it_is_used(lake, repo, settings, clock
                 victim.unlink()
     with Lake.open(settings=settings, clock=clock) as fresh:
         main = fresh.repository("repo").branch("main")
-        wanted = errors.ObjectNotFound if damage == "remove" else errors.Corrupted
+        wanted = errors.FileMissing if damage == "remove" else errors.Corrupted
         for call in (lambda: main.read("1-a"), lambda: list(main.list()), lambda: main.entries().read_all()):
             with pytest.raises(wanted) as caught:
                 call()

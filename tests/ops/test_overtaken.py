@@ -8,7 +8,7 @@ from support.catalogs import expire_commits
 from support.scenes import SPLIT, root
 
 from lakeops import Lake, Repository
-from lakeops.model.errors import CommitExpired, ObjectNotFound
+from lakeops.model.errors import CommitExpired, FileMissing
 
 Act = Callable[[Repository, str], Any]
 
@@ -94,7 +94,7 @@ def test_a_verb_that_is_overtaken_says_expired(repo, old, faults, verb, kind):
 def test_a_file_of_live_commits_that_is_missing_is_missing(repo, old, verb, kind):
     for key in files_of(repo, old, kind):
         lose(repo, key)
-    with pytest.raises(ObjectNotFound, match="run `lakeops fsck`"):
+    with pytest.raises(FileMissing, match="run `lakeops fsck`"):
         VERBS[verb](fresh(repo).repository("repo"), old)
 
 

@@ -15,7 +15,7 @@ from support.scenes import table
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.fs import LakeopsFileSystem
-from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
+from lakeops.model.errors import Corrupted, FileMissing, LakeopsError
 from lakeops.store import recorded
 from lakeops.store.open import Stores, StoreSettings
 
@@ -247,11 +247,11 @@ def test_an_etag_is_checked_where_it_is_a_digest(endpoint_of, buckets, tmp_path)
                 read()
 
 
-def test_a_missing_object_is_not_found(repo, fs, tmp_path):
+def test_a_missing_object_is_said_to_be_missing(repo, fs, tmp_path):
     store, key = repo._ctx.stores().locate(repo._ctx.policy, repo.ref("main").stat("f").physical_address)
     store.delete([key])
     for read in WHOLE.values():
-        with pytest.raises((ObjectNotFound, FileNotFoundError)):
+        with pytest.raises(FileMissing):
             read(repo, fs, tmp_path)
 
 

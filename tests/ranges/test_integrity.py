@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.rows import Pointer, attempt, built, entry_table, numbered
 
-from lakeops.model.errors import Corrupted, ObjectNotFound
+from lakeops.model.errors import Corrupted, FileMissing
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.metarange import EMPTY_METARANGE_ID, Metarange
 from lakeops.ranges.range_file import RangeWriter, fetch_range, write_metarange
@@ -137,11 +137,11 @@ def test_a_commit_without_a_file_is_empty_or_corrupted(store, metarange):
 def test_a_missing_file_is_named(store, metarange, pointer):
     row = metarange.row(0)
     (store.root / row.key).unlink()
-    with pytest.raises(ObjectNotFound, match=rf"{row.key}.*lakeops fsck"):
+    with pytest.raises(FileMissing, match=rf"{row.key}.*lakeops fsck"):
         RangeReader(store).stat(metarange, row.first_path)
     key = metarange_key(pointer.meta_range_file)
     (store.root / key).unlink()
-    with pytest.raises(ObjectNotFound, match=key):
+    with pytest.raises(FileMissing, match=key):
         RangeReader(store).metarange(pointer)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.leaves import small_leaves
 from support.rows import QUICK, Pointer, attempt, built, changed, contents, numbered
 
-from lakeops.model.errors import Corrupted, ObjectNotFound
+from lakeops.model.errors import Corrupted, FileMissing
 from lakeops.ranges.metarange import LEAF_SCHEMA, Metarange, RangeRow, described_leaf, in_leaves, joined, root_row
 from lakeops.ranges.range_file import encode_metarange, write_metarange
 from lakeops.ranges.read import RangeReader
@@ -152,7 +152,7 @@ TOLD = {
 def test_what_a_root_tells_of_a_leaf_is_checked(store, base, told):
     pointer = replaced(base, store, leaf_with(base), **told)
     for use in everything(store, pointer):
-        with pytest.raises((Corrupted, ObjectNotFound)):
+        with pytest.raises((Corrupted, FileMissing)):
             use()
 
 
@@ -218,5 +218,5 @@ def test_damage_to_a_leaf_is_found_and_named(store, base, how):
             }[how]
         )
     for use in everything(store, pointer):
-        with pytest.raises(ObjectNotFound if how == "gone" else Corrupted, match=row.file):
+        with pytest.raises(FileMissing if how == "gone" else Corrupted, match=row.file):
             use()

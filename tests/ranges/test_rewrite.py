@@ -22,7 +22,7 @@ from support.rows import (
 )
 
 from lakeops.model.arrow import RANGE_SCHEMA
-from lakeops.model.errors import Corrupted, ObjectNotFound
+from lakeops.model.errors import Corrupted, FileMissing
 from lakeops.model.records import Split, Summary
 from lakeops.ranges import rewrite
 from lakeops.ranges.chunker import path_hashes
@@ -137,7 +137,7 @@ def test_a_file_that_is_missing_or_damaged_fails_the_window_and_says_which(tmp_p
     far = FarStore(tmp_path / "copy", Requests(0.0))
     rows = base.rows(0, 4)
     (tmp_path / "copy" / rows[1].key).unlink()
-    with pytest.raises(ObjectNotFound, match=rows[1].key):
+    with pytest.raises(FileMissing, match=rows[1].key):
         fetch_ranges(far, rows)
     (tmp_path / "copy" / rows[1].key).write_bytes(b"x" * rows[1].file_bytes)
     with pytest.raises(Corrupted, match=rows[1].key):

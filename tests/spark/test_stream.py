@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -13,7 +14,8 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from lakeops import Branch, Lake, Settings
-from lakeops.model.errors import LakeopsError
+from lakeops.model.errors import BranchMoved, CatalogError, FileMissing, LakeopsError, StoreError, StoreUnavailable
+from lakeops.spark import source
 from lakeops.spark.source import LakeopsDataSource
 
 TABLE = "lakefs://shop/main/orders/"
@@ -28,16 +30,16 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Branch]:
 
 def given(start: str, end: str) -> list[str]:
     """The paths of the files of one batch."""
-    source = LakeopsDataSource({"ref": TABLE, "format": "parquet"})
-    reader = source.streamReader(StructType().add("id", LongType()))
+    made = LakeopsDataSource({"ref": TABLE, "format": "parquet"})
+    reader = made.streamReader(StructType().add("id", LongType()))
     parts = reader.partitions({"commit": start}, {"commit": end})
     return [file.path for part in parts for file in part.files]
 
 
 def numbers(start: str, end: str, **options: str) -> list[int]:
     """The rows of one batch."""
-    source = LakeopsDataSource({"ref": TABLE, "format": "parquet", **options})
-    reader = source.streamReader(StructType().add("id", LongType()))
+    made = LakeopsDataSource({"ref": TABLE, "format": "parquet", **options})
+    reader = made.streamReader(StructType().add("id", LongType()))
     parts = reader.partitions({"commit": start}, {"commit": end})
     return sorted(row for part in parts for batch in reader.read(part) for row in batch.column("id").to_pylist())
 
@@ -84,6 +86,66 @@ def test_a_stream_goes_on_after_a_repair(main: Branch, caplog, how: str, repair:
     assert "skipped" in caplog.text or "left out" in caplog.text
     assert name in caplog.text
     assert numbers(bad, repaired) == ([3] if repair == "replaced" else [])
+
+
+def test_a_stream_does_not_pass_over_a_commit_whose_metadata_file_is_lost(main: Branch, tmp_path: Path) -> None:
+    """The batch fails, and once the file is back its rows come."""
+    place = tmp_path / "storage/shop/_lakefs/ranges"
+    first = main.commit("nothing", allow_empty=True).id
+    main.put("orders/a.parquet", parquet(1))
+    second = main.commit("rows").id
+    (lost,) = place.iterdir()
+    main.put("orders/b.parquet", parquet(2))
+    third = main.commit("more rows").id
+    lost.rename(tmp_path / "lost")
+    with pytest.raises(FileMissing, match=lost.name):
+        numbers(first, second)
+    (tmp_path / "lost").rename(lost)
+    assert numbers(first, second) == [1]
+    assert numbers(second, third) == [2]
+
+
+PLANNING, READING = (LakeopsDataSource, "parquet_files"), (source, "_opened")
+HICCUPS = [
+    (PLANNING, StoreUnavailable("away")),
+    (PLANNING, StoreError("denied")),
+    (PLANNING, CatalogError("denied")),
+    (PLANNING, BranchMoved("moved")),
+    (PLANNING, FileMissing("lost")),
+    (READING, StoreUnavailable("away")),
+    (READING, StoreError("denied")),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "error"), HICCUPS, ids=lambda one: one.kind if isinstance(one, LakeopsError) else one[1]
+)
+def test_a_stream_leaves_out_only_what_a_repair_has_mended(
+    main: Branch, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str], error: LakeopsError
+) -> None:
+    """The files of a batch are good, and the branch has deleted one of them since."""
+    first = main.commit("nothing", allow_empty=True).id
+    main.put("orders/a.parquet", parquet(1))
+    main.put("orders/b.parquet", parquet(2))
+    good = main.commit("good").id
+    main.delete("orders/a.parquet")
+    main.commit("one less")
+    with monkeypatch.context() as patched:
+        fails_once(patched, *where, error)
+        with pytest.raises(type(error), match=error.message):
+            numbers(first, good)
+    assert numbers(first, good) == [1, 2]
+
+
+def fails_once(patched: pytest.MonkeyPatch, owner: Any, name: str, error: LakeopsError) -> None:
+    whole, errors = getattr(owner, name), [error]
+
+    def call(*args: Any, **options: Any) -> Any:
+        if not errors:
+            return whole(*args, **options)
+        raise errors.pop()
+
+    patched.setattr(owner, name, call)
 
 
 def test_a_stream_skips_damaged_files_where_it_is_told_to(main: Branch, caplog) -> None:

@@ -310,7 +310,7 @@ def test_what_cannot_be_read_is_one_clear_line(session, home, orders: Repository
     with pytest.raises(errors.Corrupted, match="has 5 bytes"):
         lakeops.spark.read(session, "lakefs://shop/main/orders/")
     Path(address).unlink()
-    with pytest.raises(errors.ObjectNotFound, match="missing from the store"):
+    with pytest.raises(errors.FileMissing, match="missing from the store"):
         lakeops.spark.files("lakefs://shop/main/orders/")
 
 

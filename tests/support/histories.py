@@ -1038,7 +1038,7 @@ def _drop_collected(world: World, needed: set[str]) -> None:
 def _is_readable(branch: Branch, path: str) -> bool:
     try:
         branch.read(path)
-    except errors.ObjectNotFound:
+    except (errors.FileMissing, errors.ObjectNotFound):
         return False
     return True
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.audit import CatalogSnapshot
 from lakeops.engine.base import Engine
-from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
+from lakeops.model.errors import Corrupted, FileMissing, LakeopsError
 from lakeops.model.records import Split
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.fsck.findings import Finding, found
@@ -158,7 +158,7 @@ def check_metaranges(
         else:
             commits: Sequence[str] = pointed.commits
             kind, why = "metarange_unreadable", f"the file cannot be read: {loaded.message}"
-            if isinstance(loaded, ObjectNotFound):
+            if isinstance(loaded, FileMissing):
                 kind, commits = "metarange_missing", live(pointed.commits)
                 why = "the file is not there" if pointed.where in loaded.message else loaded.message
             elif isinstance(loaded, Corrupted):

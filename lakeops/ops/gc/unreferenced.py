@@ -276,7 +276,7 @@ def unreferenced(
         prefixes: everything under these is kept: places that somebody writes to.
         on_progress: called with (ranges read, ranges in all).
 
-    Raises ``Corrupted`` or ``ObjectNotFound`` for a range, and ``Transient``: ``engine_unavailable`` where the scratch
+    Raises ``Corrupted`` or ``FileMissing`` for a range, and ``Transient``: ``engine_unavailable`` where the scratch
     directory is full, or Spark gave up.
     """
     store, ranges = scratch.store, _one_each([ranges], "id")
@@ -485,7 +485,7 @@ class Cutter:
 
 
 def read_references(task: tuple[RangeRow, ...], store: ObjectStore, *, cutter: Cutter) -> list[Piece]:
-    """Read what ranges refer to in the namespace, and cut it. Raises ``Corrupted`` or ``ObjectNotFound``."""
+    """Read what ranges refer to in the namespace, and cut it. Raises ``Corrupted`` or ``FileMissing``."""
     tables = (fetch_range(store, row).read(_REFERENCED.names) for row in task)
     names = pa.concat_arrays([managed(store.url, table.column(0)) for table in tables])
     if any(after.first_path <= before.last_path for before, after in pairwise(task)):

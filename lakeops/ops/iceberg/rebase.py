@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import update_table_metadata
 
 from lakeops.model.arrow import STAGED_SCHEMA
-from lakeops.model.errors import InvalidInput, ObjectNotFound
+from lakeops.model.errors import FileMissing, InvalidInput
 from lakeops.model.records import Entry, Summary
 from lakeops.ops.ancestor import Ancestor
 from lakeops.ops.context import Context
@@ -50,7 +50,7 @@ class NotRebased(Exception):
     """Iceberg's rules do not let a source's change follow that of the destination. The message says why."""
 
 
-_NOT_REBASED = (NotRebased, InvalidInput, ObjectNotFound, FileNotFoundError, ValidationException, ValueError)
+_NOT_REBASED = (NotRebased, InvalidInput, FileMissing, FileNotFoundError, ValidationException, ValueError)
 
 
 def rebase(

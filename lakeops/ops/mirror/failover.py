@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from lakeops.model import graph
 from lakeops.model.arrow import array
 from lakeops.model.encoding import JsonRecord
-from lakeops.model.errors import Corrupted, LakeopsError, NamespaceTaken, NotFound
+from lakeops.model.errors import Corrupted, FileMissing, LakeopsError, NamespaceTaken
 from lakeops.model.graph import CommitSource, ReadAhead
 from lakeops.model.mirrors import MirrorRecord, MirrorState, RefName
 from lakeops.model.records import Commit
@@ -129,7 +129,7 @@ class _HistoryCheck:
             return None
         try:
             found = RangeReader(self._ctx.store).whole(commit)
-        except (Corrupted, NotFound):
+        except (Corrupted, FileMissing):
             return None
         here = pc.all(pc.is_in(found.table.column("file"), value_set=self._ranges)).as_py()
         return None if here is False else found  # None for no ranges at all

@@ -16,7 +16,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from lakeops.model import graph
+from lakeops.model import errors, graph
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, NotFound, PreconditionFailed, RecordRefused
 from lakeops.model.graph import CommitSource
 from lakeops.model.ids import etags_are_md5
@@ -74,7 +74,7 @@ def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, ar
 def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Inspection:
     try:
         wanted = RangeReader(ctx.readable).whole(commit)
-    except (NotFound, Corrupted) as error:
+    except (errors.FileMissing, Corrupted) as error:
         return without_metarange(commit, error if isinstance(error, Corrupted) else None)
     planned = _plan(ctx, state, ref, commit, wanted, arrived)
     proofs = [*check_presence(planned, ctx.engine(), ctx.store, check_options(ctx, state.mirror))]
@@ -111,7 +111,7 @@ def _plan(
     near = (one.id for one in line if one.id in shown)
     plans = []
     for chosen in dict.fromkeys((ref.promoted, next(near, None), state.refs[0].promoted)):
-        with suppress(NotFound):  # the source may have deleted it since it was shown
+        with suppress(errors.FileMissing, NotFound):  # the source may have deleted it since it was shown
             if chosen is not None:
                 known = ctx.reader.metarange(ctx.catalog.commits.get(ctx.repository_id, chosen))
                 plans.append(plan_presence(wanted, known, arrived))
@@ -171,7 +171,7 @@ def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Met
         if one.meta_range_file:
             try:
                 other = reader.metarange(one)
-            except (NotFound, Corrupted):
+            except (errors.FileMissing, Corrupted):
                 continue  # it is not here
             found = disagreement(reader, metarange, other) or disagreement(reader, other, metarange)
             if found is not None:
@@ -185,7 +185,7 @@ def disagreement(reader: RangeReader, metarange: Metarange, since: Metarange) ->
         return None
     try:
         flaw = list_flaw(reader, metarange, since)
-    except (NotFound, Corrupted):
+    except (errors.FileMissing, Corrupted):
         return None  # a range is not here
     return None if flaw is None else RecordRefused(flaw.message)
 
@@ -265,7 +265,7 @@ def verify_promoted(ctx: Context) -> list[str]:
         commit = ctx.catalog.commits.get(ctx.repository_id, commit_id)
         try:
             wanted = RangeReader(ctx.store).whole(commit)
-        except (NotFound, Corrupted) as error:
+        except (errors.FileMissing, Corrupted) as error:
             found.append(f"{name}: {error.message}")
             continue
         flaws = []

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine
 from lakeops.model.arrow import array, from_numpy, in_one
-from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, PreconditionFailed
+from lakeops.model.errors import Corrupted, FileMissing, InvalidInput, PreconditionFailed
 from lakeops.model.mirrors import SAMPLE, Missing, Pending
 from lakeops.ranges.diff import needed
 from lakeops.ranges.metarange import Metarange, RangeRow
@@ -170,7 +170,7 @@ def run_task(task: PresenceTask, store: ObjectStore) -> list[RangePresence]:
         try:
             file = fetch_range(store, row, cached=False)
             table = file.read_carefully()
-        except ObjectNotFound:
+        except FileMissing:
             return absent(row)
         except Corrupted as error:
             return absent(row, damage=error.message)
@@ -229,7 +229,7 @@ def _needed_objects(reader: RangeReader, file: RangeFile, known: tuple[RangeRow,
     wanted = Metarange.from_rows([row])
     try:
         answers = [*needed(in_hand, wanted, Metarange.from_rows(beside))]
-    except (ObjectNotFound, Corrupted):
+    except (FileMissing, Corrupted):
         # What was complete once may have been deleted or damaged since: then nothing of it is taken for granted.
         answers = [*needed(in_hand, wanted, Metarange.empty())]
     names = ("physical_address", "path", "size_bytes", "checksum")
