@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lakeops.model.errors import CommitExpired, NotReplicated, RefNotFound
+from lakeops.model.errors import CommitExpired, FileMissing, RefNotFound
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
@@ -36,8 +36,12 @@ def describe(
     before = since or next(iter(commit["parents"]), None)
     changed = None
     if before is not None:
-        with suppress(CommitExpired, NotReplicated, RefNotFound):
-            changed = repository.changed(before, commit["id"], partition_by=partition_by)
+        try:
+            with suppress(CommitExpired, RefNotFound):
+                changed = repository.changed(before, commit["id"], partition_by=partition_by)
+        except FileMissing as error:
+            if error.kind != "not_replicated":
+                raise
     return {
         "repository": repository.id,
         "branch": branch,

@@ -170,14 +170,13 @@ class ObjectNotFound(NotFound, FileNotFoundError):
 
 
 class FileMissing(LakeopsError):
-    """A file that metadata names is missing from the store. No ``NotFound``: nobody may take its path for absent."""
+    """A file that metadata names is missing from the store. No ``NotFound``: nobody may take its path for absent.
+
+    Its kind is ``not_replicated`` at a mirror: it has not arrived yet, or was deleted at the source.
+    """
 
     kind = ObjectNotFound.kind  # scripts know it by this one
     exit_code = 4
-
-
-class NotReplicated(FileMissing):
-    """A file that a mirror lacks: it has not arrived yet, or was deleted at the source. Heads are always whole."""
 
 
 class MergeConflict(LakeopsError):
@@ -295,6 +294,7 @@ KINDS: dict[type[LakeopsError], tuple[str, ...]] = {
     Transient: ("catalog_unavailable", "collection_running", "engine_unavailable", "out_of_resources"),
     InvalidInput: ("ambiguous_ref", "invalid_name", "invalid_ref", "invalid_rules", "invalid_settings", "invalid_uri"),
     NotFound: ("mark_not_found",),
+    FileMissing: ("not_replicated",),
     MergeConflict: ("clone_conflict",),
     MarkRefused: ("clock_in_doubt",),
     PreconditionFailed: (
@@ -340,5 +340,5 @@ def _has_free_descriptor() -> bool:
 __all__ = ["AlreadyExists", "AttemptExpired", "BranchMoved", "CatalogError", "CommitExpired", "Corrupted"]
 __all__ += ["FileMissing", "InvalidInput", "InvalidPath", "KeyReused", "LakeopsError", "MarkRefused", "MergeConflict"]
 __all__ += ["MirrorOvertaken", "NamespaceTaken", "NoChanges", "NotAMirror", "NotAllReplicated", "NotAsSeen", "NotFound"]
-__all__ += ["NotReplicated", "ObjectNotFound", "PathTaken", "PreconditionFailed", "RecordRefused", "RefNotFound"]
+__all__ += ["ObjectNotFound", "PathTaken", "PreconditionFailed", "RecordRefused", "RefNotFound"]
 __all__ += ["RepositoryNotFound", "StoreError", "StoreUnavailable", "SweepIncomplete", "Transient"]

@@ -21,7 +21,6 @@ from lakeops.model.errors import (
     InvalidInput,
     LakeopsError,
     NotFound,
-    NotReplicated,
     ObjectNotFound,
     RefNotFound,
     Transient,
@@ -51,7 +50,7 @@ _READS = {"get", "get_range", "open", "head"}
 
 
 class _Replica:
-    """Delegates every call to a mirror's store. Reads of missing files raise ``NotReplicated``."""
+    """Delegates every call to a mirror's store. Reads of missing files raise ``FileMissing``."""
 
     def __init__(self, store: ObjectStore, catalog: Catalog, repository_id: str) -> None:
         self._store = store
@@ -69,10 +68,11 @@ class _Replica:
             except ObjectNotFound as error:
                 if not self._follows():
                     raise
-                raise NotReplicated(
+                raise FileMissing(
                     f"{key} is not at mirror {self._repository_id!r}: it has not been replicated yet, or the source "
                     "has deleted it; a mirror promises the heads of its branches and tags, read one of those or try "
-                    "again later"
+                    "again later",
+                    kind="not_replicated",
                 ) from error
 
         return read

@@ -112,7 +112,7 @@ _TEMPLATES.globals |= {"STYLE": Markup(_STYLE), "SCRIPT": Markup(_SCRIPT), "coun
 
 STORE_DOWN = "The object store does not answer. Try again in a while; refs and upkeep still work."
 STATUS: tuple[tuple[type[LakeopsError] | str, int, str], ...] = (
-    (errors.NotReplicated, 503, "Replication has not brought it here yet. The page of mirrors says what is missing."),
+    ("not_replicated", 503, "Replication has not brought it here yet. The page of mirrors says what is missing."),
     (errors.NotFound, 404, "It may have been deleted or renamed. The list shows what is there now."),
     (errors.CommitExpired, 410, "Retention rules took it. A newer commit, or a tag, may still have what you look for."),
     ("no_merge_base", 400, "Compare them with “every difference between the two”, which needs no common history."),

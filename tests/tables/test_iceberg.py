@@ -558,7 +558,7 @@ def test_a_lost_range_does_not_make_a_table_absent(shop: Repository, alone: Open
         served = load_catalog("shop", **properties, warehouse="shop/main/warehouse")
         for main in (served, alone("main")):
             for ask in (main.table_exists, main.load_table, main.drop_table):
-                with pytest.raises((FileMissing, RESTError), match="lakeops fsck|Service Unavailable"):
+                with pytest.raises((FileMissing, RESTError), match=r"lakeops fsck|Service Unavailable"):
                     ask("web.sales")
 
 
