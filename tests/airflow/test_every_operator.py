@@ -74,6 +74,12 @@ def staged(lake, name):
     dev.delete("a")
 
 
+def folder(lake, name):
+    dev = history(lake, name).branch("dev")
+    dev.put("in/1", b"1")
+    dev.commit("folder")
+
+
 def tagged(lake, name):
     history(lake, name).create_tag("old", "main~1")
 
@@ -126,7 +132,7 @@ CASES = [
     Case("Import", {"source": "file://{place}", "prefix": "in", "branch": "dev", "message": "import"}, history),
     Case("Upload", {"source": "{place}", "path": "up/", "branch": "dev"}, history),
     Case("Upload", {"data": "text", "path": "up.txt", "branch": "dev"}, history),
-    Case("DeleteObjects", {"paths": ["a", "not there"], "prefix": "b", "branch": "dev"}, history),
+    Case("DeleteObjects", {"paths": ["a", "not there"], "prefix": "in", "branch": "dev"}, folder),
     Case("Diff", {"left": "main", "right": "dev"}, history),
     Case("SqlCheck", {"ref": "main", "sql": "SELECT 1 WHERE false", "tables": {}}, history),
     Case("Fsck", {"data": "true"}, history),

@@ -114,7 +114,7 @@ class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
                 check_path(path)
             except InvalidPath as error:
                 raise InvalidInput(f"paths: {error.message}") from None
-        count, missing = branch.delete_prefix(self.prefix) if self.prefix else 0, []
+        count, missing = branch.delete_prefix(as_folder(self.prefix)) if self.prefix else 0, []
         for path in paths:
             try:
                 branch.delete(path)
