@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 ASKED = "asked"
 """The key, in a task's state, of the question that somebody was asked."""
 ANSWERED = "answered "
-QUESTION, PAGE = "question", "page"
-"""XComs with the form's headline and the address of its page: another process takes the answer, and needs them."""
 REASON = "reason"
 REASON_FIELD = Param(None, type=["null", "string"], title="Reason", description="It is kept with the answer.")
 """The form's field for why somebody approves or rejects."""
@@ -56,11 +54,16 @@ class Asking(LakeopsTask, HITLOperator):
     Airflow 3.3 fails a task that is answered before the scheduler has noticed that the asking process has ended. The
     next try takes the answer that was given, and asks again only about something else. A task is tried four times
     unless ``retries`` says otherwise.
+
+    Another process takes the answer. What it has to know goes with the parked task, and not into an XCom, which people
+    can edit who may not answer.
     """
 
     template_fields: Any = (*HITLOperator.template_fields, *LakeopsTask.template_fields)
     kind: str
     """The kind of its one link."""
+    asks_of: str
+    """The name of the argument that names what somebody is asked about."""
 
     def __init__(self, **kwargs: Any) -> None:
         if "retries" not in {**kwargs, **(kwargs.get("default_args") or {})}:
@@ -75,8 +78,7 @@ class Asking(LakeopsTask, HITLOperator):
         self.body = f"{form}\n\n[{title}]({page})" if page else form
         self.log.info("%s\n%s", self.subject, form)
         point_to(self.kind, page, self)
-        context["ti"].xcom_push(key=PAGE, value=page)
-        context["ti"].xcom_push(key=QUESTION, value=self.subject)
+        kept = {"about": about, "named": getattr(self, self.asks_of), "page": page, "subject": self.subject}
         store = context.get("task_state_store")
         if store is not None and store.get(ASKED) in {about, _answered_text(context, about)}:
             # The form still stands, with the answer if there is one. To ask would throw the answer away.
@@ -93,41 +95,44 @@ class Asking(LakeopsTask, HITLOperator):
                     poke_interval=1,
                 ),
                 method_name="execute_complete",
+                kwargs=kept,
             )
         try:
-            found: dict[str, Any] = super().execute(context)
-            return found
-        except (TaskAwaitingInput, TaskDeferred):
+            return dict(super().execute(context))
+        except (TaskAwaitingInput, TaskDeferred) as parked:
+            parked.kwargs = kept
             if store is not None:
                 store.set(ASKED, about)
             raise
 
-    def _left_by_asker(self, context: Context, key: str) -> Any:
-        task = context["ti"]
-        return task.xcom_pull(task_ids=task.task_id, key=key, map_indexes=task.map_index)
+    def execute_complete(self, context: Context, event: dict[str, Any], **kept: str) -> dict[str, Any]:
+        """Take the answer. A task that is cleared after that asks again. One that Airflow failed does not.
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Take the answer. A task that is cleared after that asks again. One that Airflow failed does not."""
-        self.links: dict[str, str] = {self.kind: self._left_by_asker(context, PAGE) or ""}
-        self.subject = self._left_by_asker(context, QUESTION) or self.subject
+        Raises ``LakeopsFailure`` when the task is about something else than what was asked.
+        """
+        self.links: dict[str, str] = {self.kind: kept.get("page", "")}
+        self.subject = kept.get("subject", self.subject)
+        about = kept.get("about", "")
         try:
-            found = self.decided(context, event)
+            if kept.get("named") != (now := getattr(self, self.asks_of)):
+                said = f"nobody was asked about {self.asks_of} {now!r}, so the answer does not count"
+                raise LakeopsFailure(f"{said}; clear the task to ask again")
+            found = self.decided(context, event, about)
         except Transient:  # the next try goes by the same answer
             raise
         except Exception:
-            self._note_answer(context)
+            self._note_answer(context, about)
             raise
-        self._note_answer(context)
+        self._note_answer(context, about)
         return found
 
-    def _note_answer(self, context: Context) -> None:
+    def _note_answer(self, context: Context, about: str) -> None:
         store = context.get("task_state_store")
-        about = "" if store is None else str(store.get(ASKED) or "")
-        if store is not None and not about.startswith(ANSWERED):
+        if store is not None:
             store.set(ASKED, _answered_text(context, about))
 
-    def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """The task's result, as the answer decides it."""
+    def decided(self, context: Context, event: dict[str, Any], about: str) -> dict[str, Any]:
+        """The task's result, as the answer to a question ``about`` something decides it."""
         raise NotImplementedError
 
 
@@ -163,7 +168,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
     template_fields: Any = (*Asking.template_fields, "source", "destination", "strategy")
     ui_color = "#f2e6d9"
     operator_extra_links: Any = (LakeopsDiffLink(),)
-    kind = "diff"
+    kind, asks_of = "diff", "source"
 
     def __init__(
         self,
@@ -200,8 +205,8 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             if outcome.conflicts:
                 point_to(self.kind, page, self)
                 raise MergeConflict(commit.id, destination, outcome.conflicts)
-        for key, value in {"shown": outcome.shown, "destination_head": head, "commit": commit.id}.items():
-            context["ti"].xcom_push(key=key, value=value)
+        context["ti"].xcom_push(key="shown", value=outcome.shown)
+        context["ti"].xcom_push(key="destination_head", value=head)
         place = f"lakefs://{repository.id}/{destination}"
         if outcome.shown == NOTHING:
             self.log.info("Nobody is asked: %s has all of %s", place, commit.id)
@@ -214,7 +219,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         title = f"Compare {_code(place)} with {_code(commit.id[:16])}"
         return self.ask(context, f"{commit.id} {outcome.shown}", form, page, title)
 
-    def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+    def decided(self, context: Context, event: dict[str, Any], about: str) -> dict[str, Any]:
         """The person who approved, and when.
 
         Raises:
@@ -225,11 +230,11 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         try:
             answer = ApprovalOperator.execute_complete(self, context, event)
         except HITLRejectException:
-            why = self._record(context, event)
+            why = self._record(context, event, about)
             raise LakeopsFailure(f"{_person(user)} rejected it: {self.subject}{why}") from None
         except HITLTimeoutError:
             raise LakeopsFailure(f"nobody answered in time: {self.subject}") from None
-        why = self._record(context, event)
+        why = self._record(context, event, about)
         if self.APPROVE not in answer["chosen_options"]:
             self.log.warning("%s rejected it: %s%s", _person(user), self.subject, why)
         return {
@@ -240,11 +245,11 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             "source": self.source,
         }
 
-    def _record(self, context: Context, event: Mapping[str, Any]) -> str:
+    def _record(self, context: Context, event: Mapping[str, Any], about: str) -> str:
         """Record the answer on the commit that was shown: the source may be elsewhere by now. Returns the reason."""
         reason = str((event["params_input"] or {}).get(REASON) or "")
-        commit, user = self._left_by_asker(context, "commit"), event["responded_by_user"]
-        if commit is not None and user is not None:
+        commit, user = about.split(maxsplit=1)[0], event["responded_by_user"]
+        if user is not None:
             said: dict[str, str] = {"by": _person(user), "run": str(context.get("run_id") or "")}
             with self.opened() as repository:
                 if self.APPROVE in event["chosen_options"]:
@@ -318,7 +323,7 @@ class LakeopsGcApprovalOperator(Asking):
     REJECT = "Leave it"
     ui_color = "#f2e6d9"
     operator_extra_links: Any = (LakeopsPageLink(),)
-    kind = "page"
+    kind, asks_of = "page", "mark_id"
 
     def __init__(
         self, *, mark_id: str | None, above_bytes: int | str | None = None, only_show: bool | str = False, **kwargs: Any
@@ -351,7 +356,7 @@ class LakeopsGcApprovalOperator(Asking):
         form = "\n".join(f"* {_code(line.strip())}" for line in shown.splitlines() if line.strip())
         return self.ask(context, str(self.mark_id), form, page, "See the rules and the marks")
 
-    def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+    def decided(self, context: Context, event: dict[str, Any], about: str) -> dict[str, Any]:
         """The person who let the mark through. Raises ``AirflowSkipException`` for a rejection and for no answer."""
         try:
             answer = HITLOperator.execute_complete(self, context, event)
@@ -362,7 +367,7 @@ class LakeopsGcApprovalOperator(Asking):
             raise AirflowSkipException(
                 f"{_person(user)} chose to leave mark {self.mark_id} unswept; {self._restored()}"
             )
-        return {"mark_id": self.mark_id, "approved_by": _person(user) if user else None}
+        return {"mark_id": about, "approved_by": _person(user) if user else None}
 
     def _restored(self) -> str:
         """Restore the mark; returns the outcome in words."""

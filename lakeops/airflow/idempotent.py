@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -123,12 +124,12 @@ def commit(
     Raises ``NoChanges`` when there is neither, and ``allow_empty`` is not set.
     """
 
-    def make(number: int) -> Commit:
+    def make(number: int, *, again: bool) -> Commit:
         return branch.commit(
             message,
             run.metadata(metadata),
             idempotency_key=run.key("commit", branch.id, number=number),
-            allow_empty=allow_empty and number == 1,
+            allow_empty=allow_empty and not again,
             checks=checks,
         )
 
@@ -153,7 +154,7 @@ def import_objects(
     has imported nothing before.
     """
 
-    def make(number: int) -> Commit:
+    def make(number: int, **_: bool) -> Commit:
         key = run.key("import", branch.id, source, prefix, number=number)
         return branch.import_objects(source, prefix, message, run.metadata(metadata), idempotency_key=key, **options)
 
@@ -170,34 +171,28 @@ def merge(
     metadata: Metadata = None,
     **options: Any,
 ) -> MergeResult:
-    """The merge of what ``source`` is now, or the one that an earlier call of this task has published.
+    """The merge of what ``source`` is now, or the one on ``destination`` that this task has published before.
 
-    A source that does not exist any more is no error when this task has merged it before. ``options`` are those of
+    A source that does not exist any more is no error when there is such a merge. ``options`` are those of
     ``Repository.merge``, which also says what is raised.
     """
-    result: MergeResult | None = None
-    before = repository.branch(destination).commit_id
-    metadata = run.metadata(metadata)
-    number = 0
-    while True:
-        number += 1
+    results = dict[str | None, MergeResult]()
+
+    def make(number: int, **_: bool) -> Commit:
         key = run.key("merge", source, destination, strategy or "", number=number)
-        try:
-            latest = repository.merge(
-                source, destination, strategy=strategy, metadata=metadata, idempotency_key=key, **options
-            )
-        except KeyReused as used:
-            summary = _summary(repository.ref(used.reference).commit, repository)
-            latest = MergeResult(used.reference, up_to_date=False, summary=summary)
-        except RefNotFound:
-            if result is None:
-                raise
-            return result
-        if latest.reference is None:
-            return result or latest
-        result = latest
-        if not _head_has(repository, before, repository.ref(latest.reference).commit):
-            return result
+        result = repository.merge(
+            source, destination, strategy=strategy, metadata=run.metadata(metadata), idempotency_key=key, **options
+        )
+        results[result.reference] = result
+        if result.reference is None:
+            raise NoChanges(f"{destination!r} has all of {source!r}")
+        return repository.ref(result.reference).commit
+
+    try:
+        commit = _with_new_work(repository, repository.branch(destination), make)
+    except NoChanges:
+        return results[None]
+    return results.get(commit.id) or MergeResult(commit.id, up_to_date=False, summary=_summary(commit, repository))
 
 
 def newer(repository: Repository, head: str, source: str, run: TaskRun) -> Commit | None:
@@ -251,25 +246,31 @@ def replay(
         return do(ref, parent_number, metadata=run.metadata(metadata), idempotency_key=key, **options)
 
     found = (_publish_under_key(repository, make, number) for number in count(1))
-    return next(commit for commit in found if _branch_has(repository, branch, commit))
+    return next(commit for commit in found if _head_has(repository, branch.commit_id, commit))
 
 
-def _with_new_work(repository: Repository, branch: Branch, make: Callable[[int], Commit]) -> Commit:
-    """The last commit that ``make`` publishes, or has published before, when it is called until it finds no changes."""
+def _with_new_work(repository: Repository, branch: Branch, make: Callable[..., Commit]) -> Commit:
+    """The last commit on the branch that ``make`` publishes, or has published before, called until it finds no changes.
+
+    Commits that somebody has taken off the branch, and those of an earlier branch of that name, are skipped. ``make``
+    takes the number of a key, and ``again``: the branch has a commit of this task already.
+    """
     latest: Commit | None = None
     number = 0
     while True:
         number += 1
         before = branch.commit_id
         try:
-            latest = _publish_under_key(repository, make, number)
-        except NoChanges:
+            found = _publish_under_key(repository, partial(make, again=latest is not None), number)
+        except (NoChanges, RefNotFound):
             if latest is None:
                 raise
             return latest
-        # Only a commit that this call has published ends the search. After an earlier one there may be new work.
-        if _branch_has(repository, branch, latest) and not _head_has(repository, before, latest):
-            return latest
+        if _head_has(repository, branch.commit_id, found):
+            latest = found
+            # Only a commit that this call has published ends the search. After an earlier one there may be new work.
+            if not _head_has(repository, before, found):
+                return found
 
 
 def _publish_under_key(repository: Repository, make: Callable[[int], Commit], number: int) -> Commit:
@@ -296,11 +297,6 @@ def _summary(commit: Commit, repository: Repository) -> Summary:
 def contains(repository: Repository, ref: str, commit_id: str) -> bool:
     """Tell whether a commit is in a ref's history."""
     return repository.merge_base(ref, commit_id).id == commit_id
-
-
-def _branch_has(repository: Repository, branch: Branch, commit: Commit) -> bool:
-    # Nothing but the branch is read where the commit is its head.
-    return branch.commit_id == commit.id or contains(repository, branch.id, commit.id)
 
 
 def _head_has(repository: Repository, head: str, commit: Commit) -> bool:

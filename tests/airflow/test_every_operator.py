@@ -68,10 +68,19 @@ def history(lake, name):
     return repo
 
 
+def stage(branch):
+    branch.put("c", b"staged")
+    branch.delete("a")
+
+
 def staged(lake, name):
+    stage(history(lake, name).branch("dev"))
+
+
+def folder(lake, name):
     dev = history(lake, name).branch("dev")
-    dev.put("c", b"staged")
-    dev.delete("a")
+    dev.put("in/1", b"1")
+    dev.commit("folder")
 
 
 def tagged(lake, name):
@@ -126,7 +135,7 @@ CASES = [
     Case("Import", {"source": "file://{place}", "prefix": "in", "branch": "dev", "message": "import"}, history),
     Case("Upload", {"source": "{place}", "path": "up/", "branch": "dev"}, history),
     Case("Upload", {"data": "text", "path": "up.txt", "branch": "dev"}, history),
-    Case("DeleteObjects", {"paths": ["a", "not there"], "prefix": "b", "branch": "dev"}, history),
+    Case("DeleteObjects", {"paths": ["a", "not there"], "prefix": "in", "branch": "dev"}, folder),
     Case("Diff", {"left": "main", "right": "dev"}, history),
     Case("SqlCheck", {"ref": "main", "sql": "SELECT 1 WHERE false", "tables": {}}, history),
     Case("Fsck", {"data": "true"}, history),
@@ -213,6 +222,28 @@ def test_run_twice_is_run_once(case, lake, place, run, wanted):
     assert state(lake, "twice") == end
     if "parents" in first or "reference" in first or case.operator in {"CreateTag", "CreateRepository"}:
         assert second == first, "what was published is found again"
+
+
+PUBLISHING = [
+    case for case in CASES if issubclass(case.kind, (operators.LakeopsPublishOperator, operators.LakeopsMergeOperator))
+]
+
+
+@pytest.mark.parametrize("case", PUBLISHING, ids=lambda case: f"{case.operator}-{'-'.join(case.arguments)}")
+def test_what_was_taken_off_its_branch_is_published_again_by_a_cleared_task(case, lake, place, run, wanted):
+    end = wanted(case)
+    case.prepare(lake, "moved")
+    branch = lake.repository("moved").branch(case.arguments.get("destination") or case.arguments["branch"])
+    task = case.make(lake, "moved", place)
+    first = run(task)
+    branch.move(f"{branch.id}~1", force=True)
+    if case.prepare is staged:
+        stage(branch)
+    for number in (2, 3):
+        found = run(task, try_number=number)
+        assert found != first
+        assert found.get("reference", found.get("id")) == branch.commit_id
+        assert state(lake, "moved") == end
 
 
 NAMED = {"CreateRepository", "DeleteRepository", "CreateMirror"}

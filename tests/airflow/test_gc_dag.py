@@ -112,9 +112,6 @@ def ask(mark, monkeypatch, **arguments):
         def xcom_push(self, *, key, value):
             self[key] = value
 
-        def xcom_pull(self, *, task_ids, key, map_indexes):
-            return self.get(key)
-
     return task, {"task_instance": Instance(), "ti": Instance()}, asked
 
 
@@ -128,8 +125,9 @@ def test_a_small_sweep_asks_nobody(mark, monkeypatch, limit):
 def test_a_larger_one_waits_for_a_person_who_sees_the_report(mark, monkeypatch):
     monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
     task, context, asked = ask(mark, monkeypatch, above_bytes="6")
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskAwaitingInput) as parked:
         task.execute(context)
+    kept = parked.value.kwargs
     (form,) = asked
     assert form["subject"] == "Delete 7 B of lakefs://one?"
     first, *rest = form["body"].splitlines()
@@ -139,14 +137,28 @@ def test_a_larger_one_waits_for_a_person_who_sees_the_report(mark, monkeypatch):
     assert all(line.startswith("* `") for line in rest), "each line stays a line"
     assert link == "[See the rules and the marks](/lakeops/lakeops_default/one/gc)"
     answer = {"params_input": {}, "responded_at": datetime.now(UTC), "responded_by_user": {"id": "7", "name": "ada"}}
-    found = task.execute_complete(context, {**answer, "chosen_options": ["Sweep"]})
+    found = task.execute_complete(context, {**answer, "chosen_options": ["Sweep"]}, **kept)
     assert found == {"mark_id": mark.id, "approved_by": "ada"}
     (link,) = task.operator_extra_links
     assert link.get_link(task, ti_key=None) == "/lakeops/lakeops_default/one/gc", (
         "also in the process that takes the answer"
     )
     with pytest.raises(AirflowSkipException, match=f"ada chose to leave mark {mark.id} unswept; 0 commits live again"):
-        task.execute_complete(context, {**answer, "chosen_options": ["Leave it"]})
+        task.execute_complete(context, {**answer, "chosen_options": ["Leave it"]}, **kept)
+
+
+@pytest.mark.parametrize("option", ["Sweep", "Leave it"])
+def test_an_answer_about_another_mark_counts_for_none(lake, mark, monkeypatch, option):
+    """The mark of the DAG's approval is an XCom, which somebody may edit while the form waits."""
+    task, context, _ = ask(mark, monkeypatch, above_bytes="6")
+    with pytest.raises(TaskAwaitingInput) as parked:
+        task.execute(context)
+    task.mark_id = lake.repository("one").gc.mark().id
+    user = {"id": "7", "name": "ada"}
+    answer = {"params_input": {}, "responded_at": datetime.now(UTC), "responded_by_user": user}
+    with pytest.raises(AirflowFailException, match=f"nobody was asked about mark_id '{task.mark_id}'"):
+        task.execute_complete(context, {**answer, "chosen_options": [option]}, **parked.value.kwargs)
+    assert "restored" not in {found.state.value for found in lake.repository("one").gc.marks()}
 
 
 @pytest.mark.parametrize("how", ["left", "no answer", "only shown", "swept by hand"])
@@ -162,7 +174,7 @@ def test_who_leaves_a_mark_gets_its_commits_back(lake, monkeypatch, how):
         with pytest.raises(AirflowSkipException, match="1 commit live again"):
             task.execute(context)
     else:
-        with pytest.raises(TaskAwaitingInput):
+        with pytest.raises(TaskAwaitingInput) as parked:
             task.execute(context)
         answer: dict[str, Any] = {"error": "no response", "error_type": "timeout"}
         if how != "no answer":
@@ -173,7 +185,7 @@ def test_who_leaves_a_mark_gets_its_commits_back(lake, monkeypatch, how):
             repo.gc.sweep(mark.id, force=True)
         words = "its sweep has begun" if how == "swept by hand" else "1 commit live again"
         with pytest.raises(AirflowSkipException, match=words):
-            task.execute_complete(context, answer)
+            task.execute_complete(context, answer, **parked.value.kwargs)
     swept = how == "swept by hand"
     assert repo.ref(f"{old}~1").commit.expired is swept
     assert repo.gc.marks()[0].state.value == ("swept" if swept else "restored")

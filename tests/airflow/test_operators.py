@@ -193,6 +193,27 @@ def test_a_branch_deleted_before_its_merge_is_built_again(flights, run):
     assert flights.ref("main").read("a") == b"1"
 
 
+def test_a_commit_that_was_taken_off_its_branch_is_none_of_a_cleared_task(flights, run):
+    run(create())
+    flights.branch("dev").put("a", b"1")
+    lost = run(commit())["id"]
+    flights.branch("dev").move("main", force=True)
+    assert run(commit(), try_number=2)["id"] == flights.ref("main").commit_id != lost
+    with pytest.raises(AirflowSkipException, match="no changes"):
+        run(commit(on_empty="skip"), try_number=3)
+
+
+def test_a_merge_that_was_taken_off_the_destination_is_none_of_a_cleared_task(flights, run):
+    _, lost = _publish(flights, run, b"1", 1)
+    head = flights.branch("main").move("main~1", force=True).commit_id
+    with pytest.raises(AirflowFailException, match=r"ref_not_found: .*'dev'"):
+        run(merge(), try_number=2)
+    flights.merge(f"{lost}^2", "main", message="by hand")
+    flights.create_branch("dev", source=f"{lost}^2")
+    assert run(merge(), try_number=3)["reference"] is None, "the destination has the source, and not by this task"
+    assert flights.ref("main~1").commit_id == head
+
+
 def test_a_merge_whose_source_is_gone_is_found_again(flights, run):
     _, merged = _publish(flights, run, b"1", 1)
     assert run(merge(), try_number=2)["reference"] == merged

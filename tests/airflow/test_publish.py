@@ -625,6 +625,29 @@ def approve(**kwargs):
     )
 
 
+def ask(task, context):
+    """Park a task that asks, and return what Airflow keeps for the process that takes the answer."""
+    with pytest.raises((TaskAwaitingInput, TaskDeferred)) as parked:
+        task.execute(context)
+    return parked.value.kwargs
+
+
+def answered_with(event, monkeypatch, meanwhile=lambda: None):
+    """Answer each question of an approval in the same process, and return the tasks' sources."""
+    asks, seen = LakeopsApprovalOperator.execute, []
+    monkeypatch.setattr("airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **_: None)
+
+    def answered(self, context):
+        seen.append(self.source)
+        with pytest.raises((TaskAwaitingInput, TaskDeferred)) as parked:
+            asks(self, context)
+        meanwhile()
+        return self.execute_complete(context, event, **parked.value.kwargs)
+
+    monkeypatch.setattr(LakeopsApprovalOperator, "execute", answered)
+    return seen
+
+
 AT, ADA = datetime(2026, 1, 1, tzinfo=UTC), {"id": "7", "name": "ada"}
 
 
@@ -637,15 +660,14 @@ HEADER = ("| change | path | bytes |", "|---|---|---|")
 
 
 class Told(dict[str, Any]):
-    """A task instance that keeps its XComs."""
+    """A task instance that keeps its XComs. Whoever may edit those edits them here."""
 
     task_id, map_index, max_tries = "approve", -1, 3
 
     def xcom_push(self, *, key, value):
         self[key] = value
 
-    def xcom_pull(self, *, task_ids, key, map_indexes):
-        assert (task_ids, map_indexes) == (self.task_id, self.map_index)
+    def xcom_pull(self, *, key, **_):
         return self.get(key)
 
 
@@ -676,8 +698,7 @@ def test_a_form_sums_up_what_is_much_and_leads_to_the_whole(flights, asked, monk
     head = branch.commit("load").id
     context = {"task_instance": SimpleNamespace(id="1"), "ti": Told()}
     task = approve()
-    with pytest.raises(TaskAwaitingInput):
-        task.execute(context)
+    kept = ask(task, context)
     page = f"/lakeops/lakeops_default/flights/diff?left=main&right={head}"
     _, by_folder, _, link = asked[0]["body"].split("\n\n")
     assert by_folder.splitlines() == [
@@ -690,7 +711,7 @@ def test_a_form_sums_up_what_is_much_and_leads_to_the_whole(flights, asked, monk
     assert link == f"[Compare `lakefs://flights/main` with `{head[:16]}`]({page})"
     later = approve(fail_on_reject=True)
     with pytest.raises(AirflowFailException, match=r"somebody rejected it: Publish 'load' to lakefs://"):
-        later.execute_complete(context, answer("Reject", user=None))
+        later.execute_complete(context, answer("Reject", user=None), **kept)
     for asking in (task, later):
         (found,) = asking.operator_extra_links
         assert found.get_link(asking, ti_key=None) == page, "also in the process that takes the answer"
@@ -722,11 +743,11 @@ def test_an_answer_counts_though_airflow_has_failed_the_try(flights, asked):
     change(flights)
     told = Told()
     context: Any = {**CONTEXT, "ti": told, "task_state_store": Store()}
-    with pytest.raises(TaskAwaitingInput):
-        approve().execute(context)
+    kept = ask(approve(), context)
     with pytest.raises(TaskDeferred) as again:
         approve().execute(context)
     assert len(asked) == 1, "asking again would throw the answer away"
+    assert again.value.kwargs == kept
     _, given = again.value.trigger.serialize()
     assert (again.value.method_name, given["ti_id"], given["options"]) == (
         "execute_complete",
@@ -735,11 +756,10 @@ def test_an_answer_counts_though_airflow_has_failed_the_try(flights, asked):
     )
     flights.branch("dev").put("more", b"1")
     flights.branch("dev").commit("more")
-    with pytest.raises(TaskAwaitingInput):
-        approve().execute(context)
+    kept = ask(approve(), context)
     assert len(asked) == 2, "the answer was about something else"
     for _ in range(2):
-        approve().execute_complete(context, answer("Approve"))
+        approve().execute_complete(context, answer("Approve"), **kept)
         with pytest.raises(TaskDeferred):
             approve().execute(context)
         assert len(asked) == 2, "Airflow has failed a try that had gone by the answer"
@@ -773,41 +793,73 @@ def test_a_form_keeps_its_answer_in_the_next_try(airflow_database):
         assert session.scalar(select(HITLDetail.chosen_options).where(HITLDetail.ti_id == kept.id)) == ["Yes"]
 
 
+def test_airflow_gives_a_parked_task_what_it_was_parked_with(airflow_database):
+    """The commit that an answer is about rests on it: no XCom and no template names that commit."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.trigger import handle_event_submit
+    from airflow.sdk.serde import deserialize, serialize
+    from airflow.triggers.base import TriggerEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with sdk.DAG("parks", schedule=None) as dag:
+        sdk.task(lambda: None, task_id="approve")()
+    (task,) = known(dag).test().get_task_instances()
+    with create_session() as session:
+        parked = session.scalar(select(TaskInstance).where(TaskInstance.id == task.id))
+        parked.next_kwargs = serialize({"about": "abc"})
+        handle_event_submit(TriggerEvent({"chosen_options": ["Approve"]}), task_instance=parked, session=session)
+        assert deserialize(parked.next_kwargs) == {"about": "abc", "event": {"chosen_options": ["Approve"]}}
+
+
 @pytest.mark.parametrize(
     ("user", "name"), [({"id": "7", "name": "ada"}, "ada"), ({"id": "7", "name": ""}, "7"), (None, None)]
 )
-def test_the_answer_says_who_approved(user, name):
-    CONTEXT["ti"].clear()
-    found = approve(source="abc").execute_complete(CONTEXT, answer("Approve", user=user))
-    assert (found["approved_by"], found["approved_at"], found["source"]) == (name, AT.isoformat(), "abc")
+def test_the_answer_says_who_approved(flights, asked, user, name):
+    change(flights)
+    kept = ask(approve(), CONTEXT)
+    found = approve().execute_complete(CONTEXT, answer("Approve", user=user), **kept)
+    assert (found["approved_by"], found["approved_at"], found["source"]) == (name, AT.isoformat(), "dev")
 
 
 @pytest.mark.parametrize("option", ["Approve", "Reject"])
 def test_an_approval_is_a_check_that_the_shown_commit_has_passed(flights, asked, option):
     shown = change(flights)
-    with pytest.raises(TaskAwaitingInput):
-        approve().execute(CONTEXT)
+    kept = ask(approve(), CONTEXT)
     flights.branch("dev").put("more", b"1")
     later = flights.branch("dev").commit("after the question").id
+    CONTEXT["ti"].update(dict.fromkeys(["commit", *CONTEXT["ti"]], later))  # somebody edits the XComs
     event = answer(option)
     event["params_input"] = {"reason": "seen it"}
-    approve(on_reject="skip").execute_complete(CONTEXT, event)
+    approve(on_reject="skip").execute_complete(CONTEXT, event, **kept)
     found = [(one.name, one.word, one.said_by, one.findings) for one in flights.ref(shown).verdicts()]
     good = ("passed", "ada", "") if option == "Approve" else ("rejected", "ada", "seen it")
     assert found == [("approval", *good)]
     assert flights.ref(later).verdicts() == []
 
 
-def test_a_rejection_and_silence_are_not_asked_about_again():
-    CONTEXT["ti"].clear()
-    rejected = answer("Reject")
-    with pytest.raises(AirflowFailException, match=r"^ada rejected it: Publish to main\?$"):
-        approve().execute_complete(CONTEXT, rejected)
+def test_an_answer_about_another_commit_counts_for_none(flights, asked):
+    """The source of a block's approval is an XCom, which somebody may edit while the form waits."""
+    shown = change(flights)
+    flights.branch("dev").put("more", b"1")
+    later = flights.branch("dev").commit("not shown").id
+    kept = ask(approve(source=shown), CONTEXT)
+    for parked in (kept, {}):
+        with pytest.raises(AirflowFailException, match=f"nobody was asked about source '{later}'.*clear the task"):
+            approve(source=later).execute_complete(CONTEXT, answer("Approve"), **parked)
+    assert flights.ref(shown).verdicts() == flights.ref(later).verdicts() == []
+
+
+def test_a_rejection_and_silence_are_not_asked_about_again(flights, asked):
+    change(flights)
+    kept, rejected = ask(approve(subject="Now?"), CONTEXT), answer("Reject")
+    with pytest.raises(AirflowFailException, match=r"^ada rejected it: Now\?$"):
+        approve().execute_complete(CONTEXT, rejected, **kept)
     rejected["params_input"] = {"reason": "the tenth is missing"}
-    with pytest.raises(AirflowFailException, match=r"^ada rejected it: Publish to main\? \(the tenth is missing\)$"):
-        approve().execute_complete(CONTEXT, rejected)
-    with pytest.raises(AirflowFailException, match=r"^nobody answered in time: Publish to main\?$"):
-        approve().execute_complete(CONTEXT, {"error": "no response", "error_type": "timeout"})
+    with pytest.raises(AirflowFailException, match=r"^ada rejected it: Now\? \(the tenth is missing\)$"):
+        approve().execute_complete(CONTEXT, rejected, **kept)
+    with pytest.raises(AirflowFailException, match=r"^nobody answered in time: Now\?$"):
+        approve().execute_complete(CONTEXT, {"error": "no response", "error_type": "timeout"}, **kept)
 
 
 def test_nobody_is_asked_about_nothing(flights, asked):
@@ -854,14 +906,7 @@ def test_a_missing_ref_is_named(flights, asked):
 
 @pytest.mark.parametrize(("path", "published"), [("flights/part-0", False), ("else/where", True)])
 def test_what_was_approved_is_published_or_nothing(flights, monkeypatch, path, published):
-    from airflow.providers.standard.operators.hitl import ApprovalOperator
-
-    def approved(self, context):
-        other_commit(flights, path)()
-        event = answer("Approve")
-        return dict(self.execute_complete(context, event))
-
-    monkeypatch.setattr(ApprovalOperator, "execute", approved)
+    answered_with(answer("Approve"), monkeypatch, other_commit(flights, path))
     run = build(f"approved-{published}", approval=True, strategy="source-wins").test()
     assert states(run)["publish.merge"] == ("success" if published else "failed")
     assert tries(run)["publish.merge"] == 1
@@ -884,16 +929,7 @@ def test_a_branch_that_requires_the_checks_of_a_block_takes_what_it_checked(flig
 
 @pytest.mark.parametrize(("option", "on_reject"), [("Approve", "fail"), ("Reject", "fail"), ("Reject", "skip")])
 def test_the_answer_decides(flights, monkeypatch, option, on_reject):
-    seen = []
-
-    def answered(self, context):
-        seen.append(self.source)
-        commit = flights.ref(self.source).commit_id
-        context["ti"].xcom_push(key="commit", value=commit)
-        event = answer(option)
-        return self.execute_complete(context, event)
-
-    monkeypatch.setattr(LakeopsApprovalOperator, "execute", answered)
+    seen = answered_with(answer(option), monkeypatch)
     run = build(f"answer-{option}-{on_reject}", approval={"subject": "Now?", "on_reject": on_reject}).test()
     ended = states(run)
     agreed = option == "Approve"
@@ -919,11 +955,7 @@ def verdicts_of(repository):
 @pytest.mark.parametrize("finding", [None, "amount -1"])
 @pytest.mark.parametrize("marked", ["complete", "approve"])
 def test_a_task_that_is_marked_as_success_is_no_verdict(flights, marked, finding, monkeypatch):
-    def answered(self, context):
-        context["ti"].xcom_push(key="commit", value=flights.ref(self.source).commit_id)
-        return self.execute_complete(context, answer("Approve"))
-
-    monkeypatch.setattr(LakeopsApprovalOperator, "execute", answered)
+    answered_with(answer("Approve"), monkeypatch)
     dag = build(f"marked-{marked}-{finding is None}", finding=finding, approval=True, on_clear="keep")
     run = dag.test(mark_success_pattern=rf"publish\.{marked}")
     if marked == "approve" and finding:

@@ -85,3 +85,38 @@ def test_a_query_of_other_folders_goes_on_beside_a_folder_that_is_no_plain_table
     check({**files, **others}, "SELECT n FROM sales WHERE n < 0")
     with pytest.raises(LakeopsFailure, match=reason):
         check({}, "SELECT n FROM t")
+
+
+NO_QUERY = {
+    "two": "SELECT n FROM t; SELECT 2 WHERE false",
+    "query-last": "SET threads = 1; SELECT n FROM t WHERE false",
+    "query-first": "SELECT n FROM t; SET threads = 1",
+    "setting": "SET threads = 1",
+    "write": "CREATE TABLE bad AS SELECT n FROM t",
+    "explain": "EXPLAIN SELECT n FROM t",
+    "comments": "-- SELECT n FROM t",
+    "nothing": ";",
+}
+"""Texts whose rows, if they give any, are not those of one query."""
+
+
+@pytest.mark.parametrize("sql", NO_QUERY.values(), ids=NO_QUERY)
+def test_a_text_that_is_not_one_query_is_refused(check, sql):
+    with pytest.raises(LakeopsFailure, match="sql: give exactly one SELECT") as raised:
+        check({"a.parquet": parquet(1)}, sql)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT n FROM t;",
+        "-- bad rows; all of them\nSELECT n FROM t; -- the end",
+        "WITH bad AS (FROM t) SELECT n FROM bad",
+        "FROM t",
+        "(SELECT n FROM t WHERE ';' = ';') UNION SELECT n FROM t",
+    ],
+)
+def test_each_way_to_write_one_query_finds_its_rows(check, sql):
+    with pytest.raises(LakeopsFailure, match=r"not published: n=1$"):
+        check({"a.parquet": parquet(1)}, sql)

@@ -92,6 +92,16 @@ def test_deleting_counts_what_was_there(history, run):
     assert run(make("DeleteObjects", branch="dev", paths=["a", "nowhere"]))["objects"] == 0
 
 
+@pytest.mark.parametrize("folder", ["raw", "raw/"])
+def test_deleting_a_folder_leaves_what_only_begins_with_its_name(history, run, folder):
+    inside, beside = ["raw/1", "raw/day=1/2"], ["raw.csv", "raw-old/3", "raw2/4"]
+    with history.branch("dev").batch() as batch:
+        for path in inside + beside:
+            batch.put(path, b"1")
+    assert run(make("DeleteObjects", branch="dev", prefix=folder))["objects"] == 2
+    assert [path for path in inside + beside if history.ref("dev").exists(path)] == beside
+
+
 def test_a_reset_drops_what_is_staged(history, run):
     history.branch("dev").put("x", b"1")
     history.branch("dev").put("y", b"1")

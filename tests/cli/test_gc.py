@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lakeops.model.clock import SystemClock
+from lakeops.model.retention import Rules
 
 RULES = {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 28}]}
 
@@ -35,6 +36,21 @@ def test_rules_come_from_stdin_too(run, flights):
     shown = run.ok("gc", "rules", "set", "lakefs://flights", stdin="\ufeff" + json.dumps(more))
     assert "Tag n-*: deleted after 1 day\nMirrors may lag: 2 days\n" in shown
     assert run.json("gc", "rules", "get", "lakefs://flights") == more
+
+
+def test_every_rule_is_shown(run, flights):
+    """Each with a number of its own, by which its line is found."""
+    names = [name for name in Rules.model_fields if name.endswith("_days")]
+    numbers = {name: 400 + index for index, name in enumerate(names)}
+    entries = {"retention_days": 500, "expire_after_days": 501}
+    rules = {
+        **numbers,
+        "branches": [{"branch_id": "main", **entries}],
+        "tags": [{"tag_id": "n-*", "expire_after_days": 501}],
+    }
+    shown = run.ok("gc", "rules", "set", "lakefs://flights", stdin=json.dumps(rules))
+    assert [number for number in (*numbers.values(), *entries.values()) if f" {number} days" not in shown] == []
+    assert run.ok("gc", "rules", "get", "lakefs://flights") == shown.partition("\n")[2]
 
 
 @pytest.mark.parametrize(

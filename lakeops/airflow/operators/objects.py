@@ -114,7 +114,7 @@ class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
                 check_path(path)
             except InvalidPath as error:
                 raise InvalidInput(f"paths: {error.message}") from None
-        count, missing = branch.delete_prefix(self.prefix) if self.prefix else 0, []
+        count, missing = branch.delete_prefix(as_folder(self.prefix)) if self.prefix else 0, []
         for path in paths:
             try:
                 branch.delete(path)
@@ -188,7 +188,7 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
 
     Args:
         ref: the ref to read, best a commit id.
-        sql: the query of what is wrong. The first ten rows are listed.
+        sql: the query of what is wrong, one ``SELECT``. The first ten rows are listed.
         tables: names of views, each with the folder or the file of its data: Parquet, CSV or JSON. Folders may have
             ``name=value`` folders below them, which become columns. The top-level folders when left out.
     """
@@ -227,7 +227,10 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
             try:
                 for view, query in queries.items():
                     connection.execute(f'CREATE VIEW "{view}" AS {query}')
-                rows = connection.execute(self.sql).fetchmany(11)
+                statements = duckdb.extract_statements(self.sql)
+                if [one.type for one in statements] != [duckdb.StatementType.SELECT]:  # others would hide its rows
+                    raise InvalidInput("sql: give exactly one SELECT, which finds what is wrong")
+                rows = connection.execute(statements[0]).fetchmany(11)
                 columns = [column[0] for column in connection.description or ()]
             except duckdb.Error as error:
                 reasons = "; ".join([" ".join(str(error).split()), *unread[:10]])
