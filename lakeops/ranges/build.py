@@ -12,9 +12,8 @@ falls on the end of a range that stands already; so a handful of ranges is opene
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import accumulate, chain, islice, pairwise
+from collections.abc import Callable, Iterable
+from itertools import accumulate, chain, count, islice, pairwise, takewhile
 
 import pyarrow as pa
 
@@ -31,21 +30,6 @@ from lakeops.store.base import ObjectStore
 
 _FIRST = 32
 """Ranges that are built before somebody may take over."""
-
-_Span = tuple[str, str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class BuildTask:
-    """Consecutive ranges to write: the rows of all, with or without digests, and how many of them each range has.
-
-    ``attempt`` is as of ``rewrite.Task``, and ``known`` as its ``reuse``.
-    """
-
-    rows: pa.Table
-    counts: tuple[int, ...]
-    attempt: str
-    known: tuple[RangeRow, ...]
 
 
 def build(
@@ -80,6 +64,16 @@ def build(
     engine = engine or LocalEngine()
     standing = {(row.first_path, row.last_path, row.count): row for row in known}
     closed = chunks(tables, split)
+
+    def write(some: list[pa.Table], writing: ObjectStore) -> list[RangeRow]:
+        columns = (rows.column("path") for rows in some)
+        # The least that a range must have to equal the rows, as far as can be told without digests.
+        spans = ((paths[0].as_py(), paths[-1].as_py(), len(paths)) for paths in columns)
+        same = [standing[span] for span in spans if span in standing]
+        writer, table = RangeWriter(writing, attempt + Ids().new(), same), with_digests(pa.concat_tables(some))
+        ends = accumulate(map(len, some), initial=0)
+        return [writer.write(table.slice(start, stop - start)) for start, stop in pairwise(ends)]
+
     built: list[RangeRow] = []
     entries = size_bytes = told = 0
     for first in closed:
@@ -87,43 +81,19 @@ def build(
         if (rest := elsewhere(size, built)) is not None:
             built += rest.rows(0, len(rest))
             break
-        tasks = _tasks(chain([first], islice(closed, size - 1)), engine.group(size, at_once=True), attempt, standing)
-        found: dict[int, list[RangeRow]] = {}
-        following = 0
-        for number, rows in engine.run(build_ranges, tasks, store):
-            found[number] = rows
+        ready, group = chain([first], islice(closed, size - 1)), engine.group(size, at_once=True)
+        tasks = takewhile(bool, (list(islice(ready, group)) for _ in count()))
+        for _, rows in engine.run(write, tasks, store):  # in order
+            built += rows
             entries += sum(row.count for row in rows)
             before, size_bytes = size_bytes, size_bytes + sum(row.file_bytes for row in rows)
             release_memory(before, size_bytes)
-            while following in found:
-                built += found.pop(following)
-                following += 1
             on_progress(entries)
             if len(built) > max(_FIRST, told * 5 // 4):
                 told = len(built)
                 on_ranges(built[:-1])  # the last one may have ended for want of more
     on_progress(entries)
     return Metarange.from_rows(built)
-
-
-def build_ranges(task: BuildTask, store: ObjectStore) -> list[RangeRow]:
-    """Write the task's ranges. Returns their rows."""
-    writer = RangeWriter(store, task.attempt + Ids().new(), task.known)
-    table = with_digests(task.rows)
-    ends = accumulate(task.counts, initial=0)
-    return [writer.write(table.slice(start, stop - start)) for start, stop in pairwise(ends)]
-
-
-def _tasks(
-    closed: Iterator[pa.Table], group: int, attempt: str, standing: dict[_Span, RangeRow]
-) -> Iterator[BuildTask]:
-    while some := list(islice(closed, group)):
-        columns = (rows.column("path") for rows in some)
-        # The least that a range must have to equal the rows, as far as can be told without digests.
-        spans = ((paths[0].as_py(), paths[-1].as_py(), len(paths)) for paths in columns)
-        known = tuple(standing[span] for span in spans if span in standing)
-        counts = tuple(rows.num_rows for rows in some)
-        yield BuildTask(pa.concat_tables(some), counts, attempt, known)
 
 
 def replace_prefix(
