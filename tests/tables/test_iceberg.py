@@ -67,7 +67,7 @@ from support.served import KEYS, running
 
 from lakeops import Lake, Repository
 from lakeops.gateway.app import serving
-from lakeops.model.errors import InvalidInput, MergeConflict
+from lakeops.model.errors import FileMissing, InvalidInput, MergeConflict
 from lakeops.model.records import Credentials
 
 Open = Callable[[str], Catalog]
@@ -545,6 +545,19 @@ def test_properties_that_are_not_there_can_be_removed(published: Repository, cat
     )
     properties = catalog("main").load_table("web.sales").properties
     assert (properties["c"], "a" in properties) == ("d", False)
+
+
+def test_a_lost_range_does_not_make_a_table_absent(shop: Repository, alone: Open) -> None:
+    publish(shop, alone("main"))
+    for file in Path(urlsplit(shop.storage_namespace).path, "_lakefs/ranges").iterdir():
+        file.unlink()
+    fresh = Lake(shop._ctx.catalog, shop._ctx.settings, stores=shop._ctx.stores())  # remembers no files
+    with rest(fresh) as properties:
+        served = load_catalog("shop", **properties, warehouse="shop/main/warehouse")
+        for main in (served, alone("main")):
+            for ask in (main.table_exists, main.load_table, main.drop_table):
+                with pytest.raises((FileMissing, RESTError), match=r"lakeops fsck|Service Unavailable"):
+                    ask("web.sales")
 
 
 def test_a_table_whose_metadata_file_is_lost_is_not_taken_for_none(
