@@ -125,8 +125,8 @@ def test_a_row_lands_under_the_token_of_its_instant(postgres_url, opened):
     with ThreadPoolExecutor(3) as pool:
         holder = pool.submit(catalog.database.write, hold)
         assert holding.wait(30)
+        beside = put(catalog, an_entry("beside"))  # stagers do not wait for each other, but for who waits to seal
         sealing = pool.submit(seal, other)
-        beside = put(catalog, an_entry("beside"))  # stagers do not wait for each other
         assert beside == before
         assert not sealing.done()
         go_on.set()
