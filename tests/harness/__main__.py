@@ -1,5 +1,6 @@
 """Long runs of the harnesses: ``python -m harness nested --seconds 3600``, or one history by its seed."""
 
+import sys
 from argparse import ArgumentParser
 from collections import Counter
 from contextlib import nullcontext
@@ -101,6 +102,7 @@ def main() -> None:
             if given.seed is not None:
                 raise
     print(f"{passed():.0f} s", dict(total.most_common()))
+    sys.exit(bool(total["FAILED"]))
 
 
 if __name__ == "__main__":

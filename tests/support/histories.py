@@ -995,11 +995,18 @@ def back_up(world: World, process: Process) -> None:
     world.backup = Backup(copied(world), world.clock.now(), made)
 
 
+def _is_replaced(world: World) -> bool:
+    """Whether a call that is under way replaces production: of two, nobody could say which was the last."""
+    return bool({"adopt", "restore dump"} & {*world.running[:-1]})
+
+
 @operation("adopt", 2, 1)
 def adopt(world: World, process: Process) -> None:
     """Production's catalog is lost. Its backup takes its place: a fresh one, or one within the undo window."""
     if {"collect", "sweep"} & {*world.running}:
         return  # what a sweep has asked for already is deleted all the same
+    if _is_replaced(world):
+        return
     found = world.backup
     if found is None or world.chances.jump or world.clock.now() - found.made > UNDO / 2:
         back_up(world, process)
@@ -1046,7 +1053,7 @@ def _is_readable(branch: Branch, path: str) -> bool:
 @operation("restore dump")
 def restore_dump(world: World, process: Process) -> None:
     """Production's catalog is lost, and so is every copy. A dump that was made a moment ago takes its place."""
-    if {"collect", "sweep"} & {*world.running} or world.chances.jump:
+    if {"collect", "sweep"} & {*world.running} or world.chances.jump or _is_replaced(world):
         return
     before = {name: (known, dict(known.committed)) for name, known in process.known.items()}
     heads, settings = dict(world.heads), world.settings
