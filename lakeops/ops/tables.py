@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import BinaryIO
 
 import pyarrow as pa
 
 from lakeops.catalog.records import Staged
+from lakeops.model.caching import cached_property
 from lakeops.model.errors import Corrupted, InvalidInput
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import excerpt

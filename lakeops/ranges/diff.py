@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from typing import TypeAlias
 
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
+from lakeops.model.caching import cached_property
 from lakeops.model.records import Change, ChangeType, Summary
 from lakeops.ranges.digest import IDENTITY_COLUMNS, Positions, same_labels
 from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, without

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain, pairwise
 from typing import TypeAlias
 
@@ -37,6 +37,7 @@ import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, LocalEngine, TaskRows
 from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA, array, from_numpy, in_one, no_rows, to_numpy
+from lakeops.model.caching import cached_property
 from lakeops.model.records import ChangeType, Progress, Split, Strategy, Summary, quiet
 from lakeops.ranges.apply import Applied, apply
 from lakeops.ranges.diff import DIFF_SCHEMA, SKETCH_COLUMNS, DiffBatch, diff, diff_batches, summary

@@ -13,7 +13,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from operator import attrgetter
@@ -25,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.arrow import array, first_true, from_numpy, in_one, no_rows, scalar, to_numpy
+from lakeops.model.caching import cached_property
 from lakeops.model.errors import Corrupted, InvalidInput
 from lakeops.model.sanitising import excerpt
 from lakeops.ranges.digest import DIGEST_BYTES, Positions

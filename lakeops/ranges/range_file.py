@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pyarrow.parquet.core import ParquetReader
 
 from lakeops.model.arrow import RANGE_SCHEMA, from_numpy, in_one, no_rows, text, to_numpy
+from lakeops.model.caching import cached_property
 from lakeops.model.errors import Corrupted, FileMissing, ObjectNotFound
 from lakeops.ranges import metarange as sizes
 from lakeops.ranges.digest import DIGEST_BYTES, Positions

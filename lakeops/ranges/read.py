@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain, pairwise
 from operator import attrgetter
 from threading import Lock
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lakeops.machine import cores
 from lakeops.model.arrow import ENTRY_SCHEMA, RANGE_SCHEMA, to_numpy
+from lakeops.model.caching import cached_property
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker, maker_of_many
 from lakeops.ranges.digest import Positions

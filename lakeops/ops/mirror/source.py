@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from lakeops.model.caching import cached_property
 from lakeops.model.errors import Corrupted, LakeopsError, PreconditionFailed, RecordRefused
 from lakeops.model.mirrors import MirrorRecord, RefName
 from lakeops.model.records import Commit, RefKind, RepositoryRecord
