@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["cached_property"]
@@ -18,10 +20,6 @@ else:
         and one that waits for another while it computes would wait for ever.
         """
 
-        def __get__(self, instance: Any, owner: Any = None) -> Any:  # noqa: ANN401 - as in functools
-            if instance is None:
-                return self
-            values, name = vars(instance), self.func.__name__
-            if name not in values:
-                values[name] = self.func(instance)
-            return values[name]
+        def __init__(self, func: Callable[[Any], Any]) -> None:
+            super().__init__(func)
+            self.lock = nullcontext()
