@@ -92,8 +92,12 @@ def _rule_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
         for entry in found.get(key, ()):
             words = (f"{verb} {counted(entry[days], 'day')}" for days, verb in verbs.items() if days in entry)
             yield (kind, " ", (entry[f"{kind.lower()}_id"], "cyan"), ": ", ", ".join(words))
-    titles = {"mirror_lag_days": "Mirrors may lag", "undo_days": "Undo window"}
-    titles |= {"log_days": "Log", "key_days": "Idempotency keys"}
+    titles = {
+        "mirror_lag_days": "Mirrors may lag",
+        "undo_days": "Undo window",
+        "log_days": "Log",
+        "key_days": "Idempotency keys",
+    }
     yield from ((f"{title}: ", counted(found[key], "day")) for key, title in titles.items() if key in found)
 
 

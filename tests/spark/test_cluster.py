@@ -20,7 +20,7 @@ from services.spark import CODE, until
 from services.spark import SPARK_CONF as CONF
 from support.errors import has_kind
 from support.references import LISTED, found, referring, rows
-from support.rows import SMALL, entry_table, numbered
+from support.rows import SMALL, entry_table, numbered, prepared
 from support.spark_work import (
     held_rewrite,
     killed_at_first,
@@ -32,7 +32,7 @@ from support.spark_work import (
 )
 
 import lakeops.spark
-from lakeops import Lake, Repository, Settings
+from lakeops import Lake, Settings
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.session import active
 from lakeops.model.clock import Ids
@@ -85,16 +85,6 @@ def history(opened: Lake, source: str) -> list[str]:
     return [commit.id for commit in repo.log("main")]
 
 
-def prepared(opened: Lake) -> Repository:
-    """A repository with 500 entries, all of which are staged again with other contents."""
-    repo = opened.create_repository("repo", split=SMALL)
-    main = repo.branch("main")
-    main.stage(entry_table(numbered(range(500))))
-    main.commit("first")
-    main.stage(entry_table(numbered(range(500), "1")))
-    return repo
-
-
 def test_a_cluster_without_room_is_said_in_bounded_time(master, monkeypatch):
     monkeypatch.setattr("lakeops.engine.spark.engine.PATIENCE", 2.0)
     engine = SparkEngine(master.url, conf=CONF | {"spark.executor.memory": "100g"})
@@ -127,10 +117,10 @@ def test_a_killed_driver_publishes_nothing_and_the_next_one_all(master, tmp_path
     """Its workers are in the middle of their tasks. The application that holds the cluster's cores ends first."""
     master.have(2)
     with lake(tmp_path / "local", "local") as opened:
-        expected = prepared(opened).branch("main").commit("second").id
+        expected = prepared(opened, 500, SMALL).branch("main").commit("second").id
     home = tmp_path / "spark"
     with lake(home, "local") as opened:
-        repo = prepared(opened)
+        repo = prepared(opened, 500, SMALL)
         head, root = repo.branch("main").commit_id, Path(opened.stores().at(repo.storage_namespace).root)
     path = os.pathsep.join([CODE, str(Path(__file__).parent)])
     driver = subprocess.Popen(
@@ -160,9 +150,9 @@ def test_commits_imports_and_merges_are_those_of_a_process(distributed, master, 
 
 def test_a_twin_of_a_slow_task_changes_nothing(distributed, tmp_path, monkeypatch):
     with lake(tmp_path / "local", "local") as opened:
-        expected = prepared(opened).branch("main").commit("second").id
+        expected = prepared(opened, 500, SMALL).branch("main").commit("second").id
     with lake(tmp_path / "spark", "spark") as opened:
-        repo = prepared(opened)
+        repo = prepared(opened, 500, SMALL)
         monkeypatch.setattr("lakeops.ranges.apply.run_task", slow_first_try)
         assert repo.branch("main").commit("second").id == expected
 
@@ -170,9 +160,9 @@ def test_a_twin_of_a_slow_task_changes_nothing(distributed, tmp_path, monkeypatc
 @pytest.mark.parametrize("work", [out_of_memory_at_first, killed_at_first])
 def test_a_worker_out_of_memory_changes_nothing(distributed, tmp_path, monkeypatch, work):
     with lake(tmp_path / "local", "local") as opened:
-        expected = prepared(opened).branch("main").commit("second").id
+        expected = prepared(opened, 500, SMALL).branch("main").commit("second").id
     with lake(tmp_path / "spark", "spark") as opened:
-        repo = prepared(opened)
+        repo = prepared(opened, 500, SMALL)
         monkeypatch.setattr("lakeops.ranges.apply.run_task", work)
         assert repo.branch("main").commit("second").id == expected
         assert [finding for finding in repo.fsck() if finding.severity == "error"] == []
@@ -182,7 +172,7 @@ def test_a_worker_out_of_memory_changes_nothing(distributed, tmp_path, monkeypat
 
 def test_a_task_that_fails_at_every_try_publishes_nothing(distributed, tmp_path, monkeypatch):
     with lake(tmp_path / "home", "spark") as opened:
-        repo = prepared(opened)
+        repo = prepared(opened, 500, SMALL)
         head = repo.branch("main").commit_id
         with monkeypatch.context() as patched:
             patched.setattr("lakeops.ranges.apply.run_task", unavailable)
@@ -237,9 +227,9 @@ def test_a_twin_of_a_join_changes_nothing(distributed, store, monkeypatch):
 def test_a_killed_worker_and_its_executor_change_nothing(distributed: SparkEngine, master, tmp_path, monkeypatch):
     master.have(2)
     with lake(tmp_path / "local", "local") as opened:
-        expected = prepared(opened).branch("main").commit("second").id
+        expected = prepared(opened, 500, SMALL).branch("main").commit("second").id
     with lake(tmp_path / "spark", "spark") as opened, ThreadPoolExecutor(1) as pool:
-        repo = prepared(opened)
+        repo = prepared(opened, 500, SMALL)
         monkeypatch.setattr("lakeops.ranges.apply.run_task", held_rewrite)
         folder = Path(opened.stores().at(repo.storage_namespace).root)
         commit = pool.submit(repo.branch("main").commit, "second")

@@ -15,7 +15,7 @@ from threading import Event
 import pyarrow as pa
 import pytest
 from support.errors import has_kind
-from support.rows import entry_table, numbered
+from support.rows import prepared
 from support.spark_work import Number, Unpicklable, corrupted_at_three, length, unavailable, unpicklable
 
 from lakeops import Lake, Settings, Split
@@ -152,12 +152,7 @@ def on_another(another):
 def repo(tmp_path, endpoint_of):
     settings = Settings.load(home=tmp_path / "home", fsync=False, s3_endpoint_url=endpoint_of("moto"))
     with Lake.open(settings=settings) as lake:
-        repo = lake.create_repository("repo", split=Split(2, 4, 8))
-        main = repo.branch("main")
-        main.stage(entry_table(numbered(range(40))))
-        main.commit("first")
-        main.stage(entry_table(numbered(range(40), "new")))
-        yield repo
+        yield prepared(lake, 40, Split(2, 4, 8))
 
 
 def commit(repo, _source):

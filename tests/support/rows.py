@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from support.budget import examples
 
+import lakeops
 from lakeops.engine.base import LocalEngine
 from lakeops.model.arrow import ENTRY_SCHEMA, STAGED_SCHEMA
 from lakeops.model.records import Split, Summary
@@ -276,3 +277,13 @@ def change_sets(draw, repository: Repository) -> dict[str, Value | None]:
 def boundary_paths(metarange: Metarange) -> Iterator[str]:
     """The last path of every range."""
     yield from metarange.table.column("last_path").to_pylist()
+
+
+def prepared(lake: lakeops.Lake, count: int, split: Split) -> lakeops.Repository:
+    """A repository ``repo`` with ``count`` entries on main, all of which are staged again with other contents."""
+    repo = lake.create_repository("repo", split=split)
+    main = repo.branch("main")
+    main.stage(entry_table(numbered(range(count))))
+    main.commit("first")
+    main.stage(entry_table(numbered(range(count), "1")))
+    return repo
