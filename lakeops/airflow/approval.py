@@ -49,7 +49,7 @@ SUBJECT = 80
 
 
 class Asking(LakeopsTask, HITLOperator):
-    """A task that asks a person once, whatever happens to the task meanwhile.
+    """Asks a person one question, even if the task is retried or restarted meanwhile.
 
     Airflow 3.3 fails a task that is answered before the scheduler has noticed that the asking process has ended. The
     next try takes the answer that was given, and asks again only about something else. A task is tried four times
@@ -180,7 +180,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         **kwargs: Any,
     ) -> None:
         if on_reject not in {"fail", "skip"}:
-            raise InvalidInput(f"on_reject is one of fail, skip, not {on_reject!r}")
+            raise InvalidInput(f"on_reject must be one of fail, skip, not {on_reject!r}")
         kwargs = {"fail_on_reject": on_reject == "fail", "params": {REASON: REASON_FIELD}, **kwargs}
         own_subject = bool(kwargs.get("subject"))
         if not own_subject:  # one that stands until the task knows what it asks about

@@ -56,7 +56,7 @@ def require(version: tuple[int, int], what: str) -> None:
 
 
 class NoSuchConnection(AirflowNotFoundException, InvalidInput):
-    """There is no connection of that name. Nothing else is opened in its place."""
+    """Airflow has no connection of that name. lakeops opens no other lake instead."""
 
     kind = "invalid_settings"
 

@@ -305,14 +305,14 @@ def _read_extra(name: str, value: Any) -> Any:
     if schema["type"] == "boolean":
         word = str(value).lower()
         if word not in {"true", "false", "none", ""}:
-            raise InvalidInput(f"{name} in extra is true or false")
+            raise InvalidInput(f"{name} in extra must be true or false")
         return word == "true"
     if value is None or value == "":
         return None
     if not isinstance(value, str) or value != value.strip():
         raise InvalidInput(f"{name} in extra is no text, or has white space around it")
     if value not in schema.get("enum", [value]):
-        raise InvalidInput(f"{name} in extra is one of {', '.join(schema['enum'])}")
+        raise InvalidInput(f"{name} in extra must be one of {', '.join(schema['enum'])}")
     if name == "default_repository":
         try:
             check_repository(value)

@@ -196,7 +196,7 @@ def merge(
 
 
 def newer(repository: Repository, head: str, source: str, run: TaskRun) -> Commit | None:
-    """A commit in a head's history by which this task published, for a later logical date, to paths of the source.
+    """Find a commit of this task for a later logical date that changed a path that merging the source would change.
 
     These are the paths that merging ``source`` would change, so partitions of other days are none of them. A run of a
     later date publishes after that date. So the search ends at commits that are older than this run's date.
@@ -250,7 +250,7 @@ def replay(
 
 
 def _with_new_work(repository: Repository, branch: Branch, make: Callable[..., Commit]) -> Commit:
-    """The last commit on the branch that ``make`` publishes, or has published before, called until it finds no changes.
+    """Call ``make`` until it finds no changes. Returns the last commit on the branch that a call has published.
 
     Commits that somebody has taken off the branch, and those of an earlier branch of that name, are skipped. ``make``
     takes the number of a key, and ``again``: the branch has a commit of this task already.
@@ -368,7 +368,7 @@ def delete_branch(repository: Repository, name: str, *, pinned: ExpectedState | 
 
 
 def unpublished(repository: Repository, name: str, destination: str) -> str | None:
-    """Name something that a branch has and ``destination`` does not have; None when there is nothing.
+    """Describe a change of a branch that ``destination`` lacks; None when it lacks none.
 
     Uncommitted changes count. A branch that does not exist has nothing. Raises ``RefNotFound`` for ``destination``.
     """

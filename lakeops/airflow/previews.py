@@ -300,7 +300,7 @@ def _move_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
         rest = "They are far apart."
     else:
         new, lost = (counted(number, "commit") for number in apart)
-        rest = f"{new} come into its history, and {lost} go out of it; the reflog keeps where it was."
+        rest = f"Its history gains {new} and loses {lost}; the reflog keeps where it was."
     text = f"moves branch {_uri(repository, branch.id)} from commit {head[:16]} to {words}\n{rest}"
     return FormPreview(text, {"source": ref, "shown": head})
 

@@ -182,7 +182,7 @@ class LakeopsPrefixSensor(LakeopsSensor):
         self.prefix = prefix
         self.min_objects = min_objects
         if self.min_objects < 1:
-            raise InvalidInput(f"min_objects is at least 1, not {self.min_objects!r}")
+            raise InvalidInput(f"min_objects must be at least 1, not {self.min_objects!r}")
 
 
 class LakeopsTagSensor(LakeopsSensor):

@@ -176,7 +176,7 @@ def _with_notes(error: errors.LakeopsError) -> str:
 
 @contextmanager
 def explaining(repository: Repository, refs: Iterable[object]) -> Iterator[None]:
-    """Note on an error who deleted one of the task's refs, or who wrote the other side of a conflict, and what to do.
+    """Add to an error who deleted one of the task's refs, or who wrote the other side of a conflict, and advice.
 
     Nothing is asked of the lake unless a ref is missing or a merge conflicts.
     """
@@ -418,7 +418,7 @@ class LakeopsTask(BaseOperator):
             elif isinstance(value, str) and TEXT.fullmatch(kind) and name not in PROSE:
                 if (value and value.strip() in NOTHING) or not isinstance(literal(value), str):
                     raise errors.InvalidInput(
-                        f"{name}: {excerpt(value)} is what a template makes of nothing or of several"
+                        f"{name}: {excerpt(value)} is text that a template makes of no value, or of several values"
                     )
             elif value is not None and kind.startswith("Sequence"):
                 setattr(self, name, texts(name, value))
@@ -463,7 +463,7 @@ def frozen_heap() -> Iterator[None]:
 
 
 class LakeopsOperator(LakeopsTask):
-    """Does one verb on one repository and returns the verb's record.
+    """The base of operators that run one verb on one repository and return the verb's record.
 
     The record is a dictionary. Each of its keys is an XCom of its own too, so ``task.output["id"]`` works.
     """

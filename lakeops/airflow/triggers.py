@@ -208,7 +208,7 @@ def _missing(repository: Repository, ref: str) -> bool:
 def check_interval(name: str, seconds: float) -> float:
     """Check an interval between two questions, and return it. Raises ``InvalidInput``."""
     if not 0 < seconds < float("inf"):
-        raise InvalidInput(f"{name} is a positive number of seconds, not {seconds!r}")
+        raise InvalidInput(f"{name} must be a positive number of seconds, not {seconds!r}")
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""The audit, reports, and looks at everything: what happened, what was found, and rows as they are.
+"""The audit log, reports of runs such as fsck, and reads of a repository's rows as they are.
 
 Each transition that changes what a lake shows, keeps or allows leaves a record in its own transaction, which stays when
 its repository is deleted. Staging and what only prepares a change leave none. ``fsck`` looks at rows that may be
@@ -123,7 +123,7 @@ class CatalogSnapshot:
 
 
 class Audit(CatalogPart):
-    """Records of what happened, reports of what was found, and looks at everything as it is."""
+    """The audit log, reports of runs, searches, and snapshots of a repository's rows."""
 
     @read_transaction
     def page(
@@ -164,7 +164,7 @@ class Audit(CatalogPart):
         actor: str,
         every: int = 1,
     ) -> None:
-        """Leave a report, in place of those that became too many. Nothing rests on one, so it needs no lock.
+        """Add a report, and drop the oldest beyond the limit. No decision depends on a report, so it needs no lock.
 
         Of ``every`` so many seconds one report is kept: the one with the highest ``seconds``, or the latest.
         """
@@ -192,7 +192,7 @@ class Audit(CatalogPart):
         return [Report(*row) for row in conn.execute(query.order_by(REPORT.c.at)) if isinstance(row.found, dict)]
 
     def overviews(self, repositories: Sequence[str], *, most_branches: int) -> dict[str, Overview]:
-        """Of each repository that exists its last commit, its branches and its last fsck, in two statements."""
+        """Read the last commit, the branches and the last fsck of each repository, in two statements."""
         here = REPOSITORY.c.id.in_(repositories)
         default = and_(BRANCH.c.repository_id == REPOSITORY.c.id, BRANCH.c.name == REPOSITORY.c.default_branch)
         head = and_(COMMIT.c.repository_id == BRANCH.c.repository_id, COMMIT.c.id == BRANCH.c.commit_id)
@@ -244,7 +244,7 @@ class Audit(CatalogPart):
 
     @read_transaction
     def snapshot(self, conn: Connection, repository_id: str) -> CatalogSnapshot:
-        """A repository's rows but the staged ones, at one instant, those that make no sense as flaws."""
+        """Read a repository's rows at one instant, without staged rows. Rows that cannot be decoded are flaws."""
         row = find_repository(conn, repository_id)
         flaws = {(flaw.table, flaw.key): flaw for flaw in _rows_without_json(conn, repository_id)}
 

@@ -56,7 +56,7 @@ _IN_FULL = (("protection", PROTECTION), ("rules", RETENTION), ("mirror", MIRROR_
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """Numbers of the newest move and of the newest record of the audit, and the digest of that move's row."""
+    """Sequence numbers of the newest ref move and the newest audit record, and the digest of the move's row."""
 
     moves: int
     records: int
@@ -65,7 +65,7 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A moment, in microseconds since the Unix epoch, by which everything up to these numbers is visible."""
+    """A time (microseconds since the Unix epoch) at which all rows up to these sequence numbers are visible."""
 
     at: int
     since: Since
@@ -114,7 +114,7 @@ class Backups(CatalogPart):
     def dump(
         self, conn: Connection, repository_id: str, since: Since | None, begin: Callable[[], Write]
     ) -> bool | None:
-        """Hand over what came after an earlier cut, from one snapshot, or everything. Returns whether it was all.
+        """Write the rows after an earlier cut, or all rows, from one snapshot. Returns whether it wrote all rows.
 
         ``begin`` returns what takes the records. It is called before the first one, and again when the snapshot is
         taken anew. None: nothing came after the cut, and nothing was handed over.
@@ -171,7 +171,7 @@ class Backups(CatalogPart):
 
     @write_transaction
     def accept_restored(self, conn: Connection, repository_id: str) -> None:
-        """Let a restored repository collect what no commit needs that it knows. Nothing happens to any other one."""
+        """Allow garbage collection of a restored repository. Does nothing for any other repository."""
         row = lock_repository(conn, repository_id, exclusive=True)
         if row.restored is not None:
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(restored=None))

@@ -113,7 +113,7 @@ def find_key(conn: Connection, repository_id: str, key: str) -> AnyRow | None:
 
 
 class Commits(CatalogPart):
-    """Commits: immutable, but for the mark that retention expired them."""
+    """The commits of repositories. A commit is immutable, except that retention may expire it."""
 
     @read_transaction
     def get(self, conn: Connection, repository_id: str, commit_id: str) -> Commit:
@@ -206,12 +206,12 @@ class Commits(CatalogPart):
             if earlier is not None:
                 return earlier
             state = guards.lock_branch(conn, repository_id, branch, exclusive=True)
-            # Again: a call under the same key may have held the lock until now.
+            # Check again: a call with the same key may have held the lock until now.
             earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
             if earlier is not None:
                 return earlier
             rest = self._check_publish(conn, publish, repository, state)
-            # Others, whose rows are in it, may have begun to commit them until this moment.
+            # Other callers, whose rows this commit covers, may have begun to commit them until now.
             others = {
                 one: one.along
                 for token, one in state.intents

@@ -65,7 +65,7 @@ class Dialect(Protocol):
 
     @property
     def account(self) -> str | None:
-        """The user whose process it is, where the database has no logins. None where it has, and knows the time too."""
+        """The operating system's user of this process. None where the database has logins and a clock itself."""
 
     def engine(self, url: URL) -> Engine:
         """An engine whose connections are set up for the catalog. Nothing is connected yet."""
@@ -97,7 +97,7 @@ class Dialect(Protocol):
         """Facts that tell this database from a copy of it. A fact that the server does not give is left out."""
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
-        """Begin to load staged rows (``model.arrow.STAGING_COLUMNS``): what travels and needs no lock of a branch."""
+        """Send staged rows (``model.arrow.STAGING_COLUMNS``) to the server, before a branch is locked."""
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
         """Insert or replace the rows that were brought, under a token."""
@@ -133,7 +133,7 @@ class _UnknownError(Exception):
 
 
 def run_again(_conn: Connection) -> None:
-    """How to settle an unknown COMMIT of a transition that may be repeated: repeat it."""
+    """Settle an unknown COMMIT by running the transition again, for transitions that may be repeated."""
 
 
 class _Snapshot(threading.local):
@@ -190,7 +190,7 @@ class Database:
             Database._written += 1
 
     def writes(self) -> int:
-        """A number that is another one after this process wrote to any catalog, and whenever it may have."""
+        """A counter that changes whenever this process has written, or may have written, to any catalog."""
         return self._written
 
     def close(self) -> None:

@@ -255,7 +255,7 @@ def require_passed(
     passed = {(one.commit_id, one.name) for one in found if one.state == PASSED}
     for commit_id, name in sorted(set(rests_on) - passed):
         raise PreconditionFailed(
-            f"check {name!r} of commit {commit_id[:16]} has no longer passed; run it again on that commit",
+            f"check {name!r} of commit {commit_id[:16]} does not count as passed any more; run it again on that commit",
             kind="missing_check",
         )
     rows = conn.execute(_LACKING, {"repository": repository_id, "commit": source})
@@ -279,7 +279,7 @@ def find_verdicts(conn: Connection, repository_id: str, commits: Sequence[str]) 
 
 
 def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None:
-    """Refuse to rest on commits that do not exist or are expired. Raises ``RefNotFound``, ``CommitExpired``."""
+    """Refuse to reuse commits that do not exist or are expired. Raises ``RefNotFound``, ``CommitExpired``."""
     for some in chunks(ids):
         states = dict(conn.execute(_EXPIRED, {"repository": repository_id, "some": some}).all())
         for commit_id in some:
@@ -310,9 +310,9 @@ def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
     if repository.fence is not None and records.epoch_micros(started) <= repository.fence:
         watermark = records.from_epoch_micros(repository.fence)
         raise AttemptExpired(
-            f"the attempt began at {started:%Y-%m-%d %H:%M:%S} UTC, and garbage collection has looked at everything "
-            f"begun until {watermark:%Y-%m-%d %H:%M:%S}: it may have taken what the attempt wrote; "
-            "start it again, and if it began only just now, set this machine's clock right first"
+            f"the attempt began at {started:%Y-%m-%d %H:%M:%S} UTC, and garbage collection has checked all files "
+            f"begun until {watermark:%Y-%m-%d %H:%M:%S}: it may have deleted files of the attempt; "
+            "start it again, and if it has only just begun, correct this machine's clock first"
         )
     if started - now > AHEAD:
         raise AttemptExpired(
@@ -323,7 +323,7 @@ def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
     if age > deadline:
         raise AttemptExpired(
             f"the attempt began {int(age.total_seconds())} s ago and {int(deadline.total_seconds())} s are allowed: "
-            "garbage collection may have taken what it wrote; start it again"
+            "garbage collection may have deleted its files; start it again"
         )
 
 
@@ -363,7 +363,7 @@ _NEW_MOVE_AND_RECORD = insert(REFLOG).add_cte(
 
 
 def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
-    """A statement that inserts a ref, unless its name is taken or its commit is not live: all in one look.
+    """A statement that inserts a ref, unless its name is taken or its commit is not live.
 
     A branch's name is no tag's either, as a reader would get the branch. Parameters: ``repository``, ``ref``,
     ``commit``, and those of ``more``, further columns of the table.
@@ -404,11 +404,11 @@ class CatalogPart:
                 mine = (other.c.repository_id == values["repository"], other.c.name == values["ref"])
                 if conn.execute(select(other.c.name).where(*mine)).first():
                     wanted, found = ("branch" if one is BRANCH else "tag" for one in (table, other))
-                    also = "" if other is table else f", so no {wanted} can be called so"
+                    also = "" if other is table else f", so no {wanted} can have this name"
                     raise AlreadyExists(
                         f"{found} {values['ref']!r} exists already in repository {values['repository']!r}{also}"
                     )
-            # One that passes was restored between the two looks, or the name became free.
+            # If this check passes, the commit was restored meanwhile, or the name became free: try again.
             check_live(conn, values["repository"], [values["commit"]])
 
     def record_move(

@@ -1,4 +1,4 @@
-"""Marks of garbage collection, and whether the clock can be trusted that decides what is old.
+"""Marks of garbage collection, and the check of the clock by which files and commits are old.
 
 ``begin_mark`` raises the repository's GC watermark (column ``fence``) to the mark's cutoff: no attempt that began at or
 before it links or publishes any more. Every transition may be repeated. A mark that a crash left open fails when the
@@ -90,7 +90,7 @@ class Marks(CatalogPart):
         values = {**asdict(mark), **times, "state": mark.state.value, "failures": []}
         conn.execute(insert(MARK).values(repository_id=repository_id, **values))
         self.record(conn, repository_id, "begin-mark", "mark", mark_id, None, mark.state.value)
-        # From here on what they need may be garbage.
+        # From here on the files of unproved commits may be garbage.
         unproved = update(COMMIT).filter_by(repository_id=repository_id, expired_by=UNPROVED)
         conn.execute(unproved.values(expired_by=None))
         watermark = max(epoch_micros(cutoff), repository.fence or epoch_micros(cutoff))
@@ -171,7 +171,7 @@ class Marks(CatalogPart):
         if mark.state is MarkState.MARKED:
             if now - mark.created > SWEEPABLE:
                 raise MarkRefused(f"mark {mark_id} is stale: it is older than {SWEEPABLE.days} days; make a new one")
-            # What earlier sweeps left was there when the store was listed for this mark, and nobody links it.
+            # Files that earlier sweeps left were in the store when this mark listed it, and no writer links them.
             left = (*_in_states(repository_id, _GOING_ON), MARK.c.cutoff <= epoch_micros(mark.cutoff))
             conn.execute(update(MARK).where(*left).values(state=MarkState.CARRIED.value))
             update_mark(conn, repository_id, mark_id, state=MarkState.SWEEPING.value)
@@ -225,7 +225,7 @@ class Marks(CatalogPart):
         return [_record(row) for row in conn.execute(query)]
 
     def has_real_clock(self, *, remote: bool) -> bool:
-        """Whether ``now`` is a server's time, or beside a ``remote`` store this machine's: nobody holds it still."""
+        """Whether ``now`` comes from a real clock: PostgreSQL's, or this machine's when the store is ``remote``."""
         return self.database.dialect.name == "postgresql" or (remote and isinstance(self.clock, SystemClock))
 
     @write_transaction_once
@@ -235,7 +235,7 @@ class Marks(CatalogPart):
 
     @write_transaction
     def confirm_clock(self, conn: Connection) -> datetime:
-        """Trust the time, and return it: somebody has looked. Watermarks and marks ahead of it are taken back."""
+        """Trust the present time, which a person checked, and return it. Resets watermarks and marks ahead of it."""
         now = self.database.dialect.now(conn)
         at = epoch_micros(now)
         conn.execute(update(REPOSITORY).where(REPOSITORY.c.fence > at).values(fence=at))
@@ -271,8 +271,8 @@ def check_links(conn: Connection, repository_id: str, expect: ExpectedState, sin
                 continue
             if mark.id in expect.unclear:
                 raise Transient(
-                    f"garbage collection is working out what nobody needs (mark {mark.id}), and an object that was "
-                    "written before the time that it looks at cannot be linked meanwhile; try again in a few minutes, "
+                    f"garbage collection is making mark {mark.id}; until it has ended, an object that was "
+                    "written before the mark's cutoff cannot be linked; try again in a few minutes, "
                     "or upload the contents anew",
                     kind="collection_running",
                 )
@@ -299,7 +299,7 @@ def _in_states(repository_id: str, states: Iterable[MarkState]) -> tuple[ColumnE
 
 
 def _leave_marking(conn: Connection, repository_id: str, mark_id: str, **values: object) -> bool:
-    """Change a mark that is still being made; whether it was. Of two that try at once, one does."""
+    """Change a mark that is still being made. Returns whether it did: of two concurrent calls only one does."""
     marking = update(MARK).filter_by(repository_id=repository_id, id=mark_id, state=MarkState.MARKING.value)
     return conn.execute(marking.values(**values)).rowcount == 1
 
@@ -320,7 +320,7 @@ def _check_marks_are_past(conn: Connection, repository_id: str, now: datetime) -
 
 
 def _check_cutoff(repository: AnyRow, cutoff: datetime, now: datetime) -> None:
-    """Refuse to look into the grace period, or at what a lost catalog may have had commits of that its dump lacks."""
+    """Refuse a cutoff within the grace period, and any mark of a restored repository that is not accepted yet."""
     if repository.restored is not None:
         raise MarkRefused(
             f"repository {repository.id!r} was restored from a dump of "
@@ -384,7 +384,7 @@ def _set_back(now: datetime, what: str, latest: datetime) -> MarkRefused:
 
 
 def _waits_until(conn: Connection, row: AnyRow | None, now: datetime) -> list[tuple[datetime, datetime]]:
-    """The first wait for a ref to move since the last trusted time, the last one, and the longest between them."""
+    """Gaps between ref moves since the last trusted time: the first, the last, and the longest between them."""
     at = REFLOG.c.at
     since = REFLOG.c.sequence > (-1 if row is None else row.sequence)
     first, last = conn.execute(select(func.min(at), func.max(at)).where(since)).one()
@@ -400,7 +400,7 @@ def _waits_until(conn: Connection, row: AnyRow | None, now: datetime) -> list[tu
 
 
 def _is_counted(row: AnyRow | None, now: datetime, uptime: Uptime | None) -> bool:
-    """Whether this machine has counted the time since the last trusted one."""
+    """Whether the machine's uptime confirms how much time has passed since the last trusted time."""
     if row is None or uptime is None or row.uptime is None or row.boot != uptime.boot:
         return False
     passed, counted = epoch_micros(now) - row.seen, uptime.microseconds - row.uptime

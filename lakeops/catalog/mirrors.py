@@ -1,4 +1,4 @@
-"""Mirrors, at the destination, and what mirrors elsewhere need of a source.
+"""Mirrors in this catalog, and the commits that mirrors elsewhere need of its repositories.
 
 These transitions are the only ones that change a read-only repository. Passes over one mirror may overlap, be killed
 and come back late. Each transition locks the repository's row shared, then the mirror's row, so two passes never
@@ -234,7 +234,7 @@ class Mirrors(CatalogPart):
 
     @write_transaction
     def start_over(self, conn: Connection, repository_id: str, registration: str, *, sequence: int) -> MirrorRecord:
-        """Follow the source under a name of its own, as a mirror that it does not know yet.
+        """Register under a new name, so that the source takes this for a mirror that it does not know yet.
 
         For a catalog that was restored from a backup: the source has a report of a later ``sequence`` than this catalog
         ever made. What is shown stays. Waits, memories and what the source had agreed to are forgotten.
@@ -268,7 +268,7 @@ class Mirrors(CatalogPart):
         to: str | None = None,
         stalled: bool = False,
     ) -> MirrorRef | None:
-        """Wait for what the source showed last instead of the candidate of this ticket. None when it is not waited for.
+        """Replace the candidate of this ticket by the source's last head. None when the ref has another candidate.
 
         What arrived for the old candidate stays remembered. ``to`` is a head that the source showed since the wait
         began, in place of the last one. ``stalled``: nothing of the candidate arrives, and the head that replaces it is
@@ -403,7 +403,7 @@ class Mirrors(CatalogPart):
 
     @write_transaction
     def revive_proved(self, conn: Connection, repository_id: str, ids: Collection[str]) -> int:
-        """Let unproved commits live again that are whole; how many. Others than unproved ones are left alone.
+        """Revive unproved commits that are complete. Returns how many. Commits that are not unproved stay as they are.
 
         Raises ``PreconditionFailed`` (``read_only_repository``).
         """
@@ -473,14 +473,14 @@ class Mirrors(CatalogPart):
         newer: str | None = None,
         fallbacks: int = 0,
     ) -> MirrorRef:
-        """Let a ref wait for ``newer``, or for what the source showed last, if that is not what is promoted."""
+        """Set a ref's candidate to ``newer``, or to the source's last head, unless that head is promoted."""
         now = unix_seconds(self.database.dialect.now(conn))
         values: dict[str, Any] = {"promoted": promoted, "candidate": None, "noticed": ref.noticed, **_NO_WAIT}
         candidate = newer or ref.source_head
         if promoted == ref.source_head:
             values["noticed"] = None
         else:
-            # Heads before the new candidate are not gone back to. None is after what the source showed last.
+            # A ref never goes back to heads before its new candidate. No head comes after the source's last one.
             heads = ref.wait.after(candidate) if ref.wait is not None and newer is not None else ()
             wait = Wait(now, now, fallbacks=fallbacks, heads=heads)
             values |= {"candidate": candidate, "ticket": mirror.sequence + 1, "wait": wait.to_json()}
@@ -564,7 +564,7 @@ def _forget_arrivals(conn: Connection, repository_id: str, ref: RefName) -> None
 
 
 def _expire_unproved(conn: Connection, repository_id: str) -> None:
-    """Expire as unproved every commit that no ref shows, but those that hold nothing or just what a ref shows."""
+    """Expire as unproved all commits that no ref points to, except empty ones and those with a ref's metarange."""
     here = COMMIT.c.repository_id == repository_id
     refs = union(*(select(table.c.commit_id).where(table.c.repository_id == repository_id) for table in (BRANCH, TAG)))
     shown = COMMIT.c.id.in_(refs)

@@ -338,7 +338,7 @@ class MirrorArrivalRow(_OfRepository, table=True):
 
 
 class ClockRow(_Row, table=True):
-    """The latest time that the catalog believes in: one row, of no repository. See ``catalog.marks``.
+    """The latest time that the catalog trusts: one row for all repositories. See ``catalog.marks``.
 
     ``seen`` and ``uptime`` are in microseconds, ``sequence`` is the newest reflog row of then.
     """

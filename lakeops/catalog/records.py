@@ -128,7 +128,7 @@ class Intent:
 
     @property
     def along(self) -> Along:
-        """The note of this intent that somebody else's commit keeps."""
+        """The co-author note of this intent, for a commit of somebody else that covers its rows."""
         return Along(self.committer, self.message, dict(self.metadata))
 
 
@@ -248,7 +248,7 @@ class ChangeCounter:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedState:
-    """The state that a change of a branch rests on. It is refused when one of these differs. None is not compared.
+    """The state that a change of a branch depends on. A difference refuses the change. None is not compared.
 
     Attributes:
         state: the branch's row: head, tokens and resets.

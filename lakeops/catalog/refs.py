@@ -74,7 +74,7 @@ class Refs(CatalogPart):
     def _create(
         self, kind: RefKind, values: Mapping[str, Any], actor: str, hooks: Hooks, is_there: ColumnElement[bool]
     ) -> None:
-        """Insert a ref. ``is_there`` says of one that is there after a COMMIT without an answer that it is this one."""
+        """Insert a ref. After a COMMIT without an answer, ``is_there`` tells whether a ref that exists is this one."""
         table, new = (TAG, _NEW_TAG) if kind is RefKind.TAG else (BRANCH, _NEW_BRANCH)
         repository_id, name, action = values["repository"], values["ref"], f"create-{kind}"
 
@@ -115,7 +115,7 @@ class Refs(CatalogPart):
         guards.check_hooks(repository, "delete-branch", name, hooks)
         if repository.default_branch == name:
             raise PreconditionFailed(
-                f"{name!r} is the default branch of repository {repository_id!r}: it stays", kind="default_branch"
+                f"{name!r} is the default branch of {repository_id!r}: it cannot be deleted", kind="default_branch"
             )
         check_expected(conn, state, expect)
         conn.execute(delete(BRANCH).filter_by(repository_id=repository_id, name=name))
@@ -395,7 +395,7 @@ def _lock_tag(conn: Connection, repository_id: str, name: str) -> str | None:
 
 
 def _check_tag_at(repository_id: str, name: str, at: str | None, old: str | None = None) -> str:
-    """The commit of a tag, unless it is not there or not where the caller saw it."""
+    """The commit of a tag. Raises for a missing tag, and for one that is not where the caller saw it."""
     if at is None:
         raise RefNotFound(f"repository {repository_id!r} has no tag {name!r}")
     if old is not None and at != old:

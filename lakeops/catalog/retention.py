@@ -123,7 +123,7 @@ class PruneStep:
 
 
 class Retention(CatalogPart):
-    """Rules, the grace period, and what goes by them."""
+    """Retention rules, the grace period, expiry of commits, and pruning of old rows."""
 
     @read_transaction
     def get_rules(self, conn: Connection, repository_id: str) -> str | None:
@@ -263,7 +263,7 @@ class Retention(CatalogPart):
 
     @read_transaction
     def pruned(self, conn: Connection, repository_id: str) -> bool:
-        """Whether history was ever pruned: then a commit that a known one descends from may be gone."""
+        """Whether history was ever pruned, so that ancestors of known commits may be missing."""
         return guards.find_repository(conn, repository_id).pruned is not None
 
     def prune(self, repository_id: str, plan: PrunePlan, *, limit: int, dry_run: bool = False) -> PruneStep:
@@ -313,7 +313,7 @@ def _ref_moves(conn: Connection, repository_id: str, since: int) -> tuple[list[R
 
 
 def _left_commits(conn: Connection, repository_id: str, since: int) -> tuple[dict[str, int], frozenset[str]]:
-    """Commits that a ref pointed to before a move after a moment, with the last time; and ends of deleted branches."""
+    """Commits that refs moved away from after a moment, each with the last time; and heads of deleted branches."""
     here = (REFLOG.c.repository_id == repository_id, REFLOG.c.at > since, REFLOG.c.old.is_not(None))
     moved = or_(REFLOG.c.new.is_(None), REFLOG.c.new != REFLOG.c.old)
     query = select(REFLOG.c.old, func.max(REFLOG.c.at)).where(*here, moved).group_by(REFLOG.c.old)

@@ -171,7 +171,7 @@ class Staging(CatalogPart):
 
     @write_transaction
     def withdraw(self, conn: Connection, repository_id: str, branch: str, intent: Intent) -> None:
-        """Forget what a call asked for that was answered with an error. Its rows stay sealed."""
+        """Forget the intent of a call that ended with an error. Its rows stay sealed."""
         state = guards.lock_branch(conn, repository_id, branch, exclusive=True)
         left = tuple(one for one in state.intents if one[1] != intent)
         if left != state.intents:

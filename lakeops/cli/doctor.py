@@ -203,12 +203,12 @@ def _not_ours(owner: Owner | None) -> str:
     """Explain why this catalog must not write to a namespace that it does not own."""
     if owner is None:
         return (
-            "no record of a catalog is there; if what was there has moved, let this address lead to it again, for a "
-            "directory by a link: what is written now would begin anew here"
+            "it has no owner record; if its files were moved, make this address lead to them again, for a "
+            "directory by a link: otherwise lakeops begins a new, empty place here"
         )
     return (
-        f"belongs to the catalog at {safe(owner.identity.shown)}, and this one is a copy of it, or was moved: the "
-        "other one, if it is there, collects what is written here; work there, or take over with `lakeops repo adopt`"
+        f"belongs to the catalog at {safe(owner.identity.shown)}; this catalog is a copy of it, or was moved: the "
+        "other catalog may delete what you write here; use that one, or take over with `lakeops repo adopt`"
     )
 
 

@@ -346,7 +346,7 @@ def rm(
     )
 
 
-Source = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "What to take: an object, or a folder with --recursive.")]
+Source = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "The source: an object, or a folder with --recursive.")]
 Place = Annotated[LakeUri, uri("lakefs://REPO/BRANCH/PATH", "The new path, or a folder ending in a slash.")]
 Folder = Annotated[bool, flag("--recursive -r", "Take every object in the folder.")]
 

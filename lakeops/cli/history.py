@@ -134,7 +134,7 @@ def log(
             lines = [oneline_of(commit)] if oneline else [*commit_lines(commit)]
             if stat:
                 lines += [] if oneline else [[""]]
-                unknown_counts = [(("unknown: retention took this commit or its parent", "dim"),)]
+                unknown_counts = [(("unknown: this commit or its parent has expired", "dim"),)]
                 shown = unknown_counts if counts is None else [line for line in counts.lines() if line != ("",)]
                 lines += [["    ", *line] for line in shown]
             if not oneline and (number or graph):
@@ -145,7 +145,7 @@ def log(
             for line in following:
                 session.line(line)
     if unknown:
-        session.note(f"{counted(len(unknown), 'commit')} left out: retention took what they, or those before, changed.")
+        session.note(f"{counted(len(unknown), 'commit')} left out: commits that tell their changes have expired.")
     if commit is not None and commit.parents and session.amount is None and not (path or prefix or since or author):
         session.note("History before this was pruned.")
 

@@ -241,9 +241,9 @@ def promote_writable(
         done = mirror.promote_writable()
         flaws = mirror.verify() if verify else None
     record = session.lake.repository(name).record
-    lost = "The source was not asked: what it has had since the last pass is lost."
+    lost = "The source was not asked. Its commits since the last pass are lost."
     if loss.asked:
-        lost = f"{counted(len(loss.refs), 'ref')} of the source were further." if loss.refs else "Nothing is lost."
+        lost = f"{counted(len(loss.refs), 'ref')} of the source were ahead." if loss.refs else "Nothing is lost."
     if flaws is not None:
         lost += " Everything that the mirror shows is there." if not flaws else ""
     session.answer(

@@ -150,7 +150,7 @@ Amount = Annotated[int | None, value("--amount -n", "N", "Show at most this many
 After = Annotated[str, value("--after", "NAME", "Show only items after this one.")]
 Prefix = Annotated[str, value("--prefix", "TEXT", "Show only those that begin with this.")]
 PreSign = Annotated[str, value("--pre-sign", "true|false", "Show a URL that anyone can read for a while.")]
-Transfer = Annotated[str, value("--pre-sign", "true|false", "Without effect: contents go between here and the store.")]
+Transfer = Annotated[str, value("--pre-sign", "true|false", "No effect: contents always pass through this machine.")]
 """``--pre-sign`` alone means true, as in lakectl (``Root.main``)."""
 FirstParent = Annotated[bool, flag("--first-parent", "Follow first parents only: a merge counts as one commit.")]
 RemovedKeys = Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")]

@@ -121,7 +121,7 @@ def namespaces(lake: Lake, uri: LakeUri | None, source: str | None, destination:
 
 def _print_copied(session: Session, done: Replicated) -> None:
     words = [f"{counted(done.copied, 'object')} copied ({human_size(done.copied_bytes)})", f"{done.present:,} present"]
-    words += [f"{done.replaced:,} of the copied replaced one of another size"] if done.replaced else []
+    words += [f"{done.replaced:,} replaced objects of another size"] if done.replaced else []
     words += [f"{done.vanished:,} gone from the source meanwhile"] if done.vanished else []
     words += [f"{done.deleted:,} deleted"] if done.deleted else []
     if done.extra > done.deleted:
@@ -264,7 +264,7 @@ def _print_result(out: Printer, plan: ReplicationSetup, *, removed: bool, checke
     if job_id is not None:
         out.line("Batch replication job ", (job_id, "green"), " replicates what was there before.")
     elif plan.batch is not None:
-        out.note("What was there before is not replicated by the rule. Pass --start-batch, or run once:")
+        out.note("The rule does not replicate objects that were there before. Pass --start-batch, or run once:")
         out.note("  ", plan.batch["command"])
     elif plan.existing:
-        out.note("What was there before is not replicated by the rule; 'lakeops mirror replicate' copies it.")
+        out.note("The rule does not replicate objects that were there before; 'lakeops mirror replicate' copies them.")

@@ -199,7 +199,7 @@ db_group: typer.Typer = typer.Typer(help="Give PostgreSQL logins a role.", add_c
 
 @db_group.callback()
 def db() -> None:
-    """A group of its own, although it has one command."""
+    """Make ``db`` a group of commands, although it has only one."""
 
 
 @command(db_group, "grants", example="db grants --role writer --login airflow --apply")

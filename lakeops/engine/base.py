@@ -76,7 +76,7 @@ class Engine(ABC):
         return [*pairwise([after, *borders[group - 1 :: group], ""])]
 
     def for_work(self, seconds: float) -> Engine:  # noqa: ARG002 - for an engine that chooses
-        """The engine for work that one core would take so long for: this one, unless it is one that chooses."""
+        """The engine for work that takes one core so many seconds. ``ChoosingEngine`` may give another engine."""
         return self
 
     def close(self) -> None:  # noqa: B027 - for engines that hold something

@@ -79,7 +79,7 @@ def check_headers(headers: Mapping[str, str], conditions: tuple[str, ...] | None
     """
     for name, value in headers.items():
         if conditions is not None and name in _OF_SOME and name not in conditions:
-            raise Refused(501, "NotImplemented", f"this gateway does not know {name} of such a request")
+            raise Refused(501, "NotImplemented", f"this gateway does not know {name} in such a request")
         if not name.startswith("x-amz-"):
             continue
         row = next(row for row in HEADERS if any(fnmatchcase(name, pattern) for pattern in row.names))

@@ -258,7 +258,7 @@ def check_conditions(entry: Entry, asked: Mapping[str, str], before: str = "") -
     since = seconds_of(asked.get("if-modified-since"))
     if has_etag(unmatched, entry) if unmatched is not None else since is not None and entry.mtime <= since:
         if before:
-            raise Refused(412, "PreconditionFailed", "the source is not another object than the one that was named")
+            raise Refused(412, "PreconditionFailed", "the source has not changed, so the condition of the copy fails")
         raise Refused(304, "NotModified", "", {"etag": etag(entry)})
 
 

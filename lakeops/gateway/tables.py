@@ -344,8 +344,8 @@ class IcebergRest:
         if here[:3] != there[:3] or not here[3].startswith(f"{there[3]}/"):  # it was replicated from there
             if {here[0], there[0]} != {"s3:"} or not here[3].startswith(f"{there[3]}/"):
                 raise errors.InvalidInput(
-                    f"the table's metadata names files below {excerpt(table.metadata.location)}, and engines cannot be "
-                    "led from there to this mirror: read the table at its source, or by pyiceberg without a server, or "
+                    f"the table's metadata names files below {excerpt(table.metadata.location)}, so this mirror cannot "
+                    "redirect engines to its files: read the table at its source, or by pyiceberg without a server, or "
                     "make the mirror in a bucket under the source's prefix"
                 )
             config[f"s3.access-points.{there[2]}"] = here[2]

@@ -381,7 +381,7 @@ def _keep_rights(repository: Repository, asked: S3Request) -> Response:
         leaves = [one for one in _parse_document(asked, "AccessControlPolicy").iter() if not len(one)]
         told = [(one.tag.rpartition("}")[2], one.text) for one in leaves if not one.tag.endswith("DisplayName")]
         if told != [("ID", answers.OWNER), ("ID", answers.OWNER), ("Permission", "FULL_CONTROL")]:
-            raise Refused(400, "AccessControlListNotSupported", "rights are those of the gateway's keys")
+            raise Refused(400, "AccessControlListNotSupported", "rights cannot change: the gateway's keys decide them")
     if asked.key:
         reading.find_object(repository, asked.key)
     return Response()
@@ -458,7 +458,7 @@ def _stage(
         body.seek(0)
         there = branch.find(path) if match is not None or unmatched not in {None, "*"} else None
         if match is not None and there is None:
-            raise Refused(404, "NoSuchKey", "there is no object as If-Match names it")
+            raise Refused(404, "NoSuchKey", "there is no object at this key, so If-Match cannot hold")
         if there is not None and not never_replaced:
             excluded = unmatched is not None and reading.has_etag(unmatched, there)
             if excluded or not reading.has_etag(match or "*", there):

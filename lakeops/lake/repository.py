@@ -80,7 +80,7 @@ class Ref(Readable):
 
     @property
     def commit(self) -> Commit:
-        """The commit that the ref means now: ``head``, which raises what it raises."""
+        """The commit that the ref means now, as ``head``. Raises what ``head`` raises."""
         return self.head
 
 
@@ -153,10 +153,10 @@ class GarbageCollection:
     set_grace: Final = verb(lambda: ops.gc.plan.set_grace)
 
     def confirm_clock(self) -> datetime:
-        """Confirm the catalog's clock after a ``clock_in_doubt``. Returns the time that is believed from now on.
+        """Confirm the catalog's clock after a ``clock_in_doubt``. Returns the time that is trusted from now on.
 
         This counts for all repositories of the catalog. Look at the clock before you call it: when the clock is ahead,
-        everything looks older than it is. Nobody should be writing who began while the clock was wrong.
+        everything looks older than it is. First end every writer that began while the clock was wrong.
         """
         return self._ctx.catalog.marks.confirm_clock()
 

@@ -116,7 +116,7 @@ def retrying(
 
 
 def retry(attempt: Callable[[], T | None], tries: int, otherwise: Callable[[], Exception]) -> T:
-    """Try a compare-and-swap at once again while others are quicker, which ``attempt`` says by returning None.
+    """Repeat a compare-and-swap at once while it loses. ``attempt`` returns None when it lost.
 
     Raises what ``otherwise`` makes after so many ``tries``.
     """

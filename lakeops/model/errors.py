@@ -75,7 +75,7 @@ class Corrupted(LakeopsError):
 
 
 class RecordRefused(LakeopsError):
-    """A record of a mirror's source, or of a dump, that cannot be so. It was not taken over."""
+    """A record of a mirror's source, or of a dump, is not valid. lakeops did not use it."""
 
 
 class StoreError(LakeopsError):
@@ -87,7 +87,7 @@ class CatalogError(LakeopsError):
 
 
 class NotAllReplicated(LakeopsError):
-    """A replication that could not copy or delete some objects. The others were.
+    """A replication could not copy or delete some objects. It copied and deleted the others.
 
     ``failures`` has the key and the error of each that was tried in vain, ``done`` says how many succeeded.
     """
@@ -152,7 +152,7 @@ class InvalidPath(InvalidInput):
 
 
 class NotFound(LakeopsError):
-    """A name that the caller gave and nothing has."""
+    """Nothing has the name that the caller gave."""
 
     exit_code = 4
 
@@ -224,7 +224,7 @@ class MergeConflict(LakeopsError):
 
 
 class PreconditionFailed(LakeopsError):
-    """The call is fine, but not in the state that things are in."""
+    """The call is valid, but the present state does not allow it."""
 
     exit_code = 5
 
@@ -248,11 +248,11 @@ class NamespaceTaken(PreconditionFailed):
 
 
 class MarkRefused(PreconditionFailed):
-    """A mark of garbage collection that must not be swept: stale, unfinished, too much, or made by another clock."""
+    """A mark of garbage collection that must not be swept: stale, unfinished, too large, or made by another clock."""
 
 
 class NotAsSeen(PreconditionFailed):
-    """A branch, what is uncommitted on it, or a tag is no longer as the caller saw it. Nothing was done."""
+    """A branch, its uncommitted changes, or a tag changed after the caller read it. Nothing was done."""
 
 
 class CommitExpired(PreconditionFailed):
@@ -279,7 +279,7 @@ class KeyReused(PreconditionFailed):
         self.reference = reference
         self.differs: tuple[str, ...] = tuple(differs)
         super().__init__(
-            f"idempotency key {excerpt(key)} stands for commit {reference[:16]}, which was asked for with another "
+            f"idempotency key {excerpt(key)} stands for commit {reference[:16]}, which was made with another "
             f"{' and another '.join(differs)}; use a fresh key for other work"
         )
 

@@ -150,7 +150,7 @@ def unshared(get: CommitSource, tip: str, bases: Iterable[str]) -> Iterator[Comm
 
 
 def divergences(get: CommitSource, base: str, heads: Sequence[str], *, most: int) -> list[tuple[int, int] | None]:
-    """Of each head, how many commits it has that ``base`` does not, and how many it lacks of ``base``: by one walk.
+    """Count for each head the commits that ``base`` lacks, and those of ``base`` that the head lacks; in one walk.
 
     None for a head where more than ``most`` commits would have to be looked at. One that is further than that by its
     generation alone takes no part.
@@ -300,7 +300,7 @@ FIRST_SIDES, MOST_SIDES = 8, 256
 
 
 class FarApart(Exception):
-    """A walk goes further than it was to go."""
+    """A walk went further than its limit."""
 
 
 class ReadAhead:

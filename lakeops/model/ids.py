@@ -146,13 +146,13 @@ def check_metadata(metadata: Mapping[str, str] | None, *, at_most: int = OBJECT_
 
 
 SQUASHED = "squash-origin"
-"""Under which key of a commit's metadata a squashed merge keeps the id of its source."""
+"""The key of a commit's metadata under which a squashed merge keeps the id of its source."""
 
 PROVENANCE = (SQUASHED, "revert-origin", "cherry-pick-", ALONG, DECLARED)
-"""How the keys of a commit's metadata begin that verbs alone set: guards believe them, and no caller gives one."""
+"""Prefixes of keys in a commit's metadata that only verbs set. Guards trust them. Callers cannot set them."""
 
 RESERVED = ("airflow_", "approved_by", *PROVENANCE)
-"""How the keys of a commit's metadata begin that Airflow's provider, or a verb itself, alone sets."""
+"""Prefixes of keys in a commit's metadata that only Airflow's provider or a verb sets."""
 
 
 class Origin(dict[str, str]):

@@ -254,7 +254,7 @@ def live(refs: Lineage, rules: Rules | None, now: int) -> dict[str, RetentionRea
 
 
 def only_for_mirrors(refs: Lineage, rules: Rules | None, now: int) -> dict[str, frozenset[str]]:
-    """Registered mirrors by name, to the commits that would not live but for this one."""
+    """The commits that live only because of one registered mirror, by the mirror's name."""
     if not refs.mirrors:
         return {}
     others = live(replace(refs, mirrors={}), rules, now).keys()

@@ -64,7 +64,7 @@ class _Folding:
 
     def _folded(self, bases: Sequence[Commit], sides: tuple[Metarange, Metarange], level: int) -> Metarange:
         """The merge of the bases, or a metarange that is the same at every path at which the sides differ."""
-        # With three branches or more, several merges above rest on the same one.
+        # With three branches or more, several merges may need the same merged base.
         key = level, tuple(base.id for base in bases)
         if key in self._merged:
             return self._merged[key]
@@ -175,7 +175,7 @@ def decide(
         found = [one for one in (ctx.reader.stat(side, path) for side in (new, here)) if one]
         if any(one.physical_address.startswith(layout.TABLES) for one in found):
             plan.conflicts.append(path)
-            reasons.append(f"table {path.rpartition('/')[0]}: a strategy settles files one by one, and no table")
+            reasons.append(f"table {path.rpartition('/')[0]}: a strategy would mix the files of two tables")
     if plan.conflicts and rebase is not None:
         plan, reasons = rebase(base, new, here, plan)
     if plan.conflicts:

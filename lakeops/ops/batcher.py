@@ -1,4 +1,4 @@
-"""Small changes of one process on their way to a branch: a queue a branch, that checks once and links together.
+"""A queue for each branch of the staged rows of one process. It checks the branch once and links rows together.
 
 A put asks its branch's queue whether the branch takes changes, uploads, and joins the queue with its row. While one
 thread's transaction runs, others join. The next one links all rows that wait, in one transaction. So a single put is as
@@ -25,7 +25,7 @@ MOST_OBJECTS, MOST_BYTES = 500, 64 << 20
 
 
 FRESH = timedelta(milliseconds=100)
-"""How long the answer to a check is told again."""
+"""How long the answer to a check is reused."""
 
 
 INTERRUPTED = (
@@ -35,7 +35,7 @@ INTERRUPTED = (
 
 @dataclass(frozen=True, eq=False)
 class _Pending:
-    """A row that waits to be linked, and since when its object has been there. Nobody waits for one with an owner."""
+    """A row that waits to be linked, and when its upload started. No thread waits for a row with an owner."""
 
     row: Staged
     started: datetime

@@ -122,7 +122,7 @@ def bisection(ctx: Context) -> Bisection:
 
 
 def mark_bisect(ctx: Context, verdict: Verdict, *refs: str) -> Bisection:
-    """Mark commits as good or bad, or as such that nothing can be told of. Returns the state of the search.
+    """Mark commits as good, bad or skipped. Returns the state of the search.
 
     Args:
         verdict: ``good``, ``bad`` or ``skip``.
@@ -240,7 +240,7 @@ class Search:
         return len(self.left) == 1
 
     def next(self) -> Commit | None:
-        """The commit to look at. None when nothing could be told of all that are left but the bad one."""
+        """The commit to test next. None when all that are left, except the bad one, were skipped."""
         open_ = [commit for commit in self.left[1:] if commit.id not in self._skipped]
         if not open_:
             return None
@@ -256,7 +256,7 @@ class Search:
         return max(open_, key=lambda commit: min(weights[commit.id], len(self.left) - weights[commit.id]))
 
     def tell(self, commit: Commit, is_good: bool | None) -> None:
-        """Record whether a commit is good or bad. None: nothing could be told of it."""
+        """Record whether a commit is good or bad. None: it was skipped."""
         if is_good is None:
             self._skipped.add(commit.id)
             return

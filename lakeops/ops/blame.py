@@ -95,20 +95,20 @@ def _pages(batches: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """The sets of paths that are with one commit, by their numbers, and how many paths they hold."""
+    """The numbers of the path sets that have been traced to one commit, and how many paths they hold."""
 
     sets: list[int]
     count: int
 
     def among(self, sets: Sets) -> Positions:
-        """The positions of these paths among some, by the sets that those are in."""
+        """The positions in ``sets`` at which one of these set numbers stands."""
         return np.flatnonzero(sets == self.sets[0] if len(self.sets) == 1 else np.isin(sets, self.sets))
 
 
 def _trace(
     ctx: Context, get: CommitSource, start: Commit, paths: pa.Array, deepest: int
 ) -> tuple[Sets, tuple[list[Commit], list[bool]]]:
-    """For each path the number of its set; for each set the commit that wrote its objects, and whether an earlier may.
+    """Trace paths: returns each path's set, and for each set the writing commit, and whether an earlier one may be it.
 
     A set is with one commit at a time, and goes to a parent as it is. Objects that the parent lacks are a set of their
     own from then on. So a commit costs what it changed, however many objects are traced. ``paths`` are in order, and
@@ -116,7 +116,7 @@ def _trace(
     """
     sets = np.zeros(len(paths), np.int32)
     ends: list[tuple[Commit, bool]] = [(start, False)]
-    # The sets whose objects a commit has as ``start`` has them.
+    # By commit id: the sets whose objects are equal at that commit and at ``start``.
     waiting = {start.id: _Waiting([0], len(paths))}
     walk, looked = Walk(get, [(start.id, 1)]), 0
     while walk.marks:

@@ -1,4 +1,4 @@
-"""Checks of commits: recording what they found, and refusing to bring a commit on whose checks have not passed.
+"""Checks of commits: record their verdicts, and refuse to merge a commit whose checks have not passed.
 
 A commit may declare checks. Declarations stand in its metadata, and verdicts in the catalog. What a merge brings is
 judged commit by commit, so a commit on top of a declared one does not hide it. The verdicts that a merge rests on are
@@ -95,7 +95,7 @@ def verdicts_of(ctx: Context, commits: Sequence[Commit]) -> dict[str, list[Verdi
 
 @dataclass(frozen=True)
 class Judgement:
-    """Declared checks of commits that are brought: those that have passed, and those that are gone around."""
+    """Declared checks of the commits that a merge brings: those that passed, and those that are skipped."""
 
     passed: Pairs = ()
     despite: Pairs = ()
@@ -169,7 +169,7 @@ def judge(
 
 
 def sparing(ctx: Context, branch: str, touches: Callable[[str], bool], do: Callable[[frozenset[str]], T]) -> T:
-    """Call ``do`` with the prefixes of required checks below which a merge changes nothing, if a check is missing."""
+    """Call ``do``. If a check is missing, call it again with the prefixes below which the merge changes nothing."""
     try:
         return do(frozenset())
     except PreconditionFailed as error:

@@ -66,7 +66,7 @@ def commit(
 
     def attempt(publisher: str | None) -> CommitResult:
         nonlocal own
-        # 1. The key: an earlier call may have made this commit. 2. The seal: from here on others write to a new token.
+        # 1. Look up the key: an earlier call may have made this commit. 2. Seal: others write to a new token now.
         sealed = ctx.catalog.staging.seal(
             ctx.repository_id,
             name,
@@ -98,21 +98,21 @@ def commit(
         return publish(ctx, request, sealed, plan, publisher)
 
     try:
-        # 7. Once, and again in the branch's queue when others moved the head meanwhile.
+        # 7. Run the attempt once, and again in the branch's queue when others moved the head meanwhile.
         result = in_turn(ctx, request, attempt, committed_by_other=committed_by_other)
     except NoChanges:
         known = find_by_key(ctx, request)  # another call under the key may cover the changes by now
         if known is None:
             raise
         return known
-    except Transient:  # it may be repeated, so it stays an author of its rows
+    except Transient:  # the caller may repeat it, so it stays a co-author of its rows
         raise
     except Exception:
-        # Nothing was committed. Its rows stay sealed, and it is no author of the commit that takes them along.
+        # Nothing was committed. This call's rows stay sealed. The commit that covers them does not name this call.
         with suppress(LakeopsError):  # the first error is the one to show
             ctx.catalog.staging.withdraw(ctx.repository_id, name, intent)
         raise
-    # Where the key's commit has what this call sealed, it covers this call. Nothing was staged again.
+    # If the key's commit consumed the token of this call, nothing was staged again.
     if result.by_key and not (own and ctx.catalog.staging.consumed_by(ctx.repository_id, own[0]) == result.commit.id):
         when_moved(ctx)(_drop_repeated, ctx, request, result.commit)
     return result.commit

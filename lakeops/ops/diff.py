@@ -81,7 +81,7 @@ def _tables_since_merge_base(
 
 
 def behind(tables: Iterable[pa.Table], after: str) -> Iterator[pa.Table]:
-    """The rows of tables whose paths are behind one."""
+    """The rows of tables whose paths come after a given path."""
     for table in tables:
         # Paths are compared by their bytes, as Arrow compares them.
         kept = table.filter(pc.greater(table.column("path"), text(after))) if after else table

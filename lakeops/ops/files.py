@@ -56,7 +56,7 @@ def clone_state_among(paths: pa.Array | pa.ChunkedArray) -> list[str]:
 def check_new_path(path: str) -> str:
     """Return a path that an object may be put to. Raises ``InvalidPath``, also for a clone's own file."""
     if is_clone_state(check_path(path)):
-        raise InvalidPath(f"{excerpt(path)} is a clone's own file, which belongs into no repository; leave it out")
+        raise InvalidPath(f"{excerpt(path)} is a clone's own file, which does not belong in a repository; leave it out")
     return path
 
 

@@ -114,7 +114,7 @@ def merge(
     parts = {"source": source, "strategy": settle.value if settle else "", **options, **around}
     request = IdempotentRequest("merge", check_name(destination), parts, message, pairs, key=idempotency_key)
     names, nothing = (source, destination), MergeResult(None, up_to_date=True, summary=Summary())
-    # 1. The key: an earlier call may have made this commit. The source is what it is now.
+    # 1. Look up the key: an earlier call may have made this commit. The source is resolved once, here.
     seen = read_first(ctx, request, lambda: (resolve_commit(ctx, source), is_dirty(ctx, source)))
     if isinstance(seen, CommitResult):
         return _result(ctx, seen)
@@ -136,7 +136,7 @@ def merge(
             work = partial(apply_plan, planned=decided, source=ctx.metarange(ours))
             metarange, summary = write_ranges(ctx, "merge", (found.head, ours), found.started, work)
         if sides.is_base(found.head):
-            # What the source's checks have seen, to the byte: a rewritten object with the same contents is no change.
+            # Take the source's metarange, which its checks saw: a merge keeps old entries of equal, rewritten objects.
             metarange = metarange_of(ours)
         if squash and not summary.total and not allow_empty:
             raise UpToDate
@@ -157,7 +157,7 @@ def merge(
         return publish(ctx, request, found, plan, publisher)
 
     try:
-        # 7. Once, and again in the branch's queue when others moved the head meanwhile.
+        # 7. Run the attempt once, and again in the branch's queue when others moved the head meanwhile.
         result = _result(ctx, in_turn(ctx, request, attempt, read_ahead=lambda: _read_ahead(ctx, ours, destination)))
     except UpToDate:
         result = nothing
@@ -170,9 +170,9 @@ def _rebase(
     if tables is None:
         return None
     if tables != "rebase":
-        raise InvalidInput(f"tables is rebase, or left out, and not {excerpt(tables)}")
+        raise InvalidInput(f"tables must be rebase, or left out, not {excerpt(tables)}")
     if strategy is not None or squash:
-        # A later merge of the same source could not tell that the rows are there.
+        # A later merge of this source could not see that its rows were merged already.
         raise InvalidInput("a merge that rebases tables has no strategy and is not squashed; leave one of them out")
     try:
         from lakeops.ops.iceberg.rebase import rebase
@@ -188,7 +188,7 @@ MOST_AHEAD = 64
 
 
 def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
-    """Load what tells a source from its merge base into the caches of the process and the machine, if it is far."""
+    """Load the ranges that differ between a source and its merge base into the caches, if the store is remote."""
     if not ctx.reader.store.remote:
         return
     branch = ctx.catalog.refs.branch(ctx.repository_id, destination)
@@ -445,7 +445,7 @@ def _clean_head(ctx: Context, branch: str) -> Commit:
 
 
 def _step(ctx: Context, ref: str, parent_number: int | None) -> tuple[Commit, Commit]:
-    """The commit that is undone or done again, and the parent that it is taken against."""
+    """The commit to revert or to cherry-pick, and the parent to compare it with."""
     commit = resolve_commit(ctx, ref)
     return commit, _parent(ctx, commit, parent_number, ref)
 

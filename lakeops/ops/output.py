@@ -180,7 +180,7 @@ def link_output(
     # An engine that wrote nothing, or somewhere else, is far more often a mistake than a table without rows.
     if mode == "replace" and not files.num_rows and names is None and not allow_empty:
         raise ObjectNotFound(
-            f"there is no file below {opened.url}, and to replace {excerpt(opened.folder)} by nothing would remove all "
+            f"there is no file below {opened.url}, so replacing {excerpt(opened.folder)} would remove all "
             "objects in it; nothing was staged. Write the files below the URL, or say allow_empty=True if that is meant"
         )
     ctx.stage_queue(opened.branch).flush_pending()

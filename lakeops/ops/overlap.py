@@ -104,10 +104,10 @@ FORMAT = 1
 """The version of the namespace's layout and file formats."""
 
 CLAIM_ID = "claim_id"
-"""Under which of a repository's capabilities its claim's id is kept: replicas of its namespace are known by it."""
+"""The key of a repository's capabilities that holds its claim's id, by which replicas of its namespace are known."""
 
 CATALOG = "catalog"
-"""Under which key a claim says which catalog made it."""
+"""The key of a claim that names the catalog that made it."""
 
 
 def claim_of(repository: RepositoryRecord) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Publishing a commit to a branch: what every verb that publishes works with, its last step, and the branch's queue.
+"""Publishing a commit to a branch: the plan, the transaction and the branch's queue, for every verb that publishes.
 
 A verb looks at the branch (``BranchSnapshot``), plans on its head and writes files (``CommitPlan``), and calls
 ``publish``, where one transaction makes the commit visible or raises ``BranchMoved``. ``in_turn`` runs such an attempt:
@@ -61,7 +61,7 @@ def metarange_of(commit: Commit) -> MetarangeFile:
 
 
 LEAST_SECONDS = 10.0
-"""How long a place counts at least. One counts longer when its publisher's attempts take longer."""
+"""How long a place in the queue is valid at least. It is valid longer when its publisher's attempts take longer."""
 
 WAIT, LONGEST_WAIT = 0.02, 1.0
 """Seconds between two looks at the queue: so many for each publisher ahead, and at most."""
@@ -166,7 +166,7 @@ def dirty(branch: str, path: str) -> PreconditionFailed:
 
 
 def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
-    """Take staged rows that change nothing off a branch. Raises ``PreconditionFailed`` (``dirty_branch``)."""
+    """Drop staged rows that change nothing from a branch. Raises ``PreconditionFailed`` (``dirty_branch``)."""
     found = snapshot(ctx, branch)
     require_clean(ctx, found)
     if not found.staged.num_rows:

@@ -166,7 +166,7 @@ def open_entry(ctx: Context, entry: Entry, *, verify: bool | None = None) -> rec
 
 @contextmanager
 def _naming(ctx: Context, entry: Entry) -> Iterator[None]:
-    """While this lasts, a missing file is an error that says which object it was to hold."""
+    """Inside the block, the error for a missing file names the object that the file holds."""
     try:
         with ctx.explaining_missing():
             yield

@@ -124,7 +124,7 @@ def _left_behind(catalog: Catalog, store: ObjectStore, name: str, identity: Iden
     found = read_claim(store)
     left = str(found["id"]) if found and found.get("id") and found.get(CATALOG) == identity.catalog else None
     claimed = (found or {}).get("repository")
-    # A creation that lost its name to another one, in another place, comes to nothing. So its claim is nobody's.
+    # A creation fails when another one, elsewhere, took its name first. So its claim belongs to no repository.
     half_made = left is not None and claimed != name and not (isinstance(claimed, str) and exists(catalog, claimed))
     if left is not None and any(one.capabilities.get(CLAIM_ID) == left for one in pages(catalog.repositories.page)):
         left = None  # that repository is there

@@ -129,7 +129,7 @@ def reset(
 
 
 def pin(ctx: Context, branch: str, prefix: str | None = None, path: str | None = None) -> ExpectedState:
-    """Pin the state of a branch now, for a call that shall do what is about to be shown to a person, or nothing.
+    """Pin the state of a branch now, so that a later call does exactly what a person was shown, or nothing.
 
     Args:
         prefix: only changes under it matter.
@@ -172,7 +172,7 @@ def put_consistently(
 
 def branch_paths(ctx: Context, branch: str, prefix: str) -> tuple[ExpectedState, pa.ChunkedArray]:
     """The branch now, and the paths that it shows under a prefix, in order."""
-    # Before the look, so that nothing is missed.
+    # Pin before the paths are read, so that no later change is missed.
     pinned = ctx.catalog.staging.pin(ctx.repository_id, branch, prefix, below=True)
     _, tables = branch_tables(ctx, branch, prefix)
     chunks = (chunk for table in tables for chunk in table.column("path").chunks)

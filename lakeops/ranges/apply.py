@@ -128,7 +128,7 @@ class ApplyPlan:
 
 @dataclass
 class MetarangeBuilder:
-    """A metarange in the making: what follows is told in order, ranges by reference wherever cuts allow it."""
+    """Builds a metarange from ranges and rows in path order. It refers to existing ranges wherever cuts allow it."""
 
     chunker: Chunker
     writer: RangeWriter

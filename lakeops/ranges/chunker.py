@@ -127,7 +127,7 @@ _AT_ONCE = 100_000
 
 
 def chunks(tables: Iterable[pa.Table], split: Split) -> Iterator[pa.Table]:
-    """The rows of each range in turn, from nothing before to nothing after. Digests come along where there are any.
+    """Cut all rows of a metarange into ranges, and give the rows of each. Digests come along where there are any.
 
     Raises ``InvalidInput`` unless paths ascend strictly within and across the tables.
     """

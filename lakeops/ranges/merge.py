@@ -326,7 +326,7 @@ class MergeWalk:
         return found
 
     def _states(self, changed: ChangedPaths) -> States:
-        """The states of some paths, from whole ranges as far as these tell."""
+        """The destination's states of the changed paths, without opening ranges that base or source share."""
         left, right = changed.left, changed.right
         owner = self.dest.holding(changed.paths)
         inside = owner >= 0
@@ -451,7 +451,7 @@ def merged_base(
     split: Split,
     attempt: str,
 ) -> Metarange:
-    """The merge of two bases over their own; where they conflict stands a state that equals no object's.
+    """The merge of two bases over their own base. A path in conflict gets a state that equals no object's.
 
     Where nobody knows their own ``base`` every path on which they differ conflicts. ``label`` tells the conflicts of
     this merge from those of any other: it is a function of the commits that are merged.

@@ -224,11 +224,11 @@ class Delta:
         return before.combine_chunks(), after.combine_chunks()
 
     def about(self, since: str) -> Delta:
-        """The changes as those of another metarange, with the id ``since``, in which they are the same."""
+        """A delta from another metarange, with the id ``since``, whose changes are equal to these."""
         return Delta(since, lambda: self.rows, self.encoded)
 
     def inverse(self, since: str) -> Delta:
-        """The changes that lead back from the metarange with the id ``since``."""
+        """The inverse delta, which leads back from the metarange with the id ``since``."""
         return Delta(since, lambda: self.rows[::-1])
 
 
@@ -305,7 +305,7 @@ class Metarange:
         return SortedPaths(self.table.column("last_path"))
 
     def at_hand(self, index: int) -> tuple[Metarange, int]:
-        """A metarange that needs no loading and has one range of this one, and the range's number there."""
+        """The leaf that holds a range (itself where it has no leaves), and the range's number there."""
         if self.leaves is None:
             return self, index
         number = min(int(self.leaves.holding(index)), len(self.leaves.root) - 1)  # the number may be past all
@@ -445,7 +445,7 @@ class Metarange:
         return np.where(to_numpy(inside), owners, -1)
 
     def behind(self, after: str) -> Metarange:
-        """The ranges that may hold paths behind one; all of them for an empty path."""
+        """The ranges that may hold paths after a path; all of them for an empty path."""
         return joined([(self, *self.overlapping(after=after))]) if after else self
 
     def only(self, which: Positions) -> Metarange:

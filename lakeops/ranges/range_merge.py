@@ -27,7 +27,7 @@ Sides: TypeAlias = tuple[Metarange, Metarange]
 
 @dataclass(frozen=True)
 class RangeMerge:
-    """A merge as far as whole ranges decide it: ``taken`` is what was exchanged for what in the destination.
+    """The part of a merge that whole ranges decide. ``taken`` are replaced ranges and those in their place.
 
     ``rest`` is what else differs between base and source. Merging this into ``dest`` gives the whole merge.
     ``exchanged`` is the delta from the destination to ``dest``, and ``ours`` that from the base to the destination.
@@ -78,7 +78,7 @@ def merge_ranges(base: Metarange, source: Metarange, dest: Metarange) -> RangeMe
 
 
 def with_delta_of(delta: Delta | None, before: Metarange, after: Metarange, *, whole: bool = False) -> Sides:
-    """Some ranges of one side and those in their place, with the delta between them where there is one of all ranges.
+    """Ranges and their replacements, with the delta between them where ``delta`` of all ranges is known.
 
     The changes of ``delta`` at the paths of these ranges are all that differs between these. ``whole`` says that all of
     its changes are.
@@ -130,7 +130,7 @@ def _differing_runs(base: Metarange, source: Metarange) -> tuple[_Runs, _Runs]:
     numbers, passed = [], []
     for own, mine, other in zip(rows, ends, ends[::-1], strict=True):
         passed.append(np.append(0, np.cumsum(to_numpy(pc.is_in(mine, value_set=other)), dtype=np.int64)))
-        # Ranges that both have come in one order in both. So their number before a row tells where on both sides it is.
+        # Shared ranges have one order on both sides. So the number of shared ranges before a row aligns both sides.
         numbers.append(own - np.arange(len(own)) + passed[-1][:-1])
     every = np.union1d(*numbers)
     old, new = np.searchsorted(numbers[0], every), np.searchsorted(numbers[1], every)
@@ -177,5 +177,5 @@ def _paths(side: Metarange, column: str, rows: Positions, sizes: Positions | Non
 
 
 def _ascending(ones: pa.ChunkedArray, others: pa.ChunkedArray) -> Mask:
-    """For each path whether it comes before its other one. A missing neighbour cannot overlap."""
+    """For each pair of paths whether the first comes before the second. A missing neighbour cannot overlap."""
     return to_numpy(pc.fill_null(pc.less(ones, others), scalar(True, pa.bool_())))

@@ -133,7 +133,7 @@ def relative(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
 def _judge(
     table: pa.Table, column: str, bad: pa.ChunkedArray, check: Callable[..., object], *, named: bool = True
 ) -> None:
-    """Let the rule itself say what is wrong with the first bad row."""
+    """Raise the error of the rule that the first bad row breaks."""
     row = first_true(bad)
     if row is None:
         return
@@ -144,7 +144,7 @@ def _judge(
         if not named:
             raise
         raise type(error)(f"{excerpt(path)}: {error.message}") from None
-    raise InvalidInput(f"{excerpt(path)}: {column} cannot be kept")
+    raise InvalidInput(f"{excerpt(path)}: {column} has a value that cannot be stored")
 
 
 def _outside(values: pa.ChunkedArray, least: int, most: int) -> pa.ChunkedArray:
@@ -309,10 +309,10 @@ def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Fl
         for number, ((side, rows), pairs) in enumerate(zip(lone, batch.pairs, strict=True)):
             found = side.table.take(from_numpy(np.sort(np.concatenate((rows, pairs)))))
             if not found.equals(sides[number].slice(done[number], found.num_rows)):
-                return Flaw("changes_mismatch", "its list of changes is not what differs between its ranges and those")
+                return Flaw("changes_mismatch", "its list of changes differs from the changes since that metarange")
             done[number] += found.num_rows
     if done != [side.num_rows for side in sides]:
-        return Flaw("changes_mismatch", "its list of changes has more than what differs between its ranges and those")
+        return Flaw("changes_mismatch", "its list of changes holds more than the changes since that metarange")
     return None
 
 
@@ -326,7 +326,7 @@ def _summary(table: pa.Table, row: RangeRow) -> Iterator[Flaw]:
     names = ("first path", "last path", "count", "bytes")
     wrong = [name for name, one, other in zip(names, said, held, strict=True) if one != other]
     if wrong:
-        yield Flaw("range_summary_mismatch", f"its metarange tells another {' and '.join(wrong)} than it has")
+        yield Flaw("range_summary_mismatch", f"its metarange has a wrong {' and '.join(wrong)} for it")
 
 
 def _order(paths: pa.ChunkedArray) -> Iterator[Flaw]:

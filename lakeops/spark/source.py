@@ -173,7 +173,7 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
             raise Corrupted(f"none of the files at {excerpt(self.uri)} can be read")
         for name, kind in zip(found.columns, found.types(), strict=True):
             if kind == "timestamp":
-                raise _refused(f"folders {excerpt(name)} are times of the session's zone")
+                raise _refused(f"folders {excerpt(name)} are timestamps, which depend on the session's time zone")
             columns[name] = None if name in columns else _field(name, _FOLDERS.get(kind, kind))
         for name, field in columns.items():
             if field is None:

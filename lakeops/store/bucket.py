@@ -67,7 +67,7 @@ _BATCH = 1000
 
 
 class BucketStore(ObjectStore, ABC):
-    """A bucket, or a prefix of one: the parts of ``ObjectStore`` that no server has a say in.
+    """A bucket, or a prefix of one: the parts of ``ObjectStore`` that are equal for all servers.
 
     All names start with ``prefix``, which has no slashes around it and is empty for the whole bucket. It holds settings
     only, so it pickles and crosses a fork.

@@ -1,4 +1,4 @@
-"""Immutable metadata files of far stores on this machine's disk, for all its processes; and stores around others.
+"""The disk cache of remote stores' metadata files, which all processes share; and wrappers of stores.
 
 A cached file is named by the SHA-256 of its bytes and compared with its name whenever it is read. So a damaged, swapped
 or hostile file costs one request more and nothing else. The cache does not say whether a file is in its store.

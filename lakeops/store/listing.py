@@ -70,7 +70,7 @@ class ParallelListing:
 
     @property
     def idle(self) -> int:
-        """The number of threads that have nothing to do. The step that asks counts as one that does something."""
+        """The number of idle threads. The thread of the step that asks counts as busy."""
         return max(0, self._threads - len(self._running))
 
     def run(self, first: Step) -> Iterator[Listing]:

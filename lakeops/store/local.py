@@ -139,7 +139,7 @@ def _translate(error: OSError, where: str, key: str) -> LakeopsError:
         return InvalidPath(f"key {key[:200]!a} is too long for this file system")
     if code in _NO_LINKS:
         return LakeopsError(
-            f"the file system cannot create {shown} only if it is absent; use a local disk or S3", kind="unsupported"
+            f"the file system cannot create {shown} atomically; use a local disk or S3", kind="unsupported"
         )
     advice = _ADVICE.get(code or 0, error.strerror or type(error).__name__)
     if code in _PASSING:
@@ -606,7 +606,7 @@ class LocalStore(ObjectStore):
 
     @contextmanager
     def _hold_lock(self, what: bytes) -> Iterator[None]:
-        """Keep others that do the same to this store waiting, in this process or another one."""
+        """Hold a lock on this store against other threads and processes that take the same lock."""
         with ExitStack() as at_the_end:
             with translated(self.url, ""), self._tree.folder([HIDDEN], create=True) as folder:
                 lock = os.open(what, _LOCK, 0o666, dir_fd=folder)

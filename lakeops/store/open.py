@@ -257,7 +257,7 @@ class AddressPolicy:
             self.check_folders([place.url if place.scheme == "file" else f"{place.url}/{name.rpartition('/')[0]}"])
         elif not key.startswith(DATA):
             raise PreconditionFailed(
-                f"{excerpt(address)} is no object of {self.namespace}; nothing of it is read", kind="address_refused"
+                f"{excerpt(address)} is no object of {self.namespace}; it was not read", kind="address_refused"
             )
         return key
 
@@ -278,7 +278,7 @@ class AddressPolicy:
     def _reason(self, folder: str, place: str, allowed: list[str] | None) -> str | None:
         local = folder.startswith("file://")
         if local and not self.namespace.startswith("file://"):
-            return "a repository in a bucket refers to no files, which are others on every machine"
+            return "a repository in a bucket may not refer to local files, which differ from machine to machine"
         for name, root in self.managed:
             if lies_in(place, root):
                 return f"repository {name!r} manages what lies there, and may delete it"

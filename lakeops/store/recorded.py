@@ -93,7 +93,7 @@ def read(store: ObjectStore, key: str, recorded: Recorded) -> bytes:
 
 
 def _right(data: bytes, store: ObjectStore, key: str, recorded: Recorded, fetch: Callable[[], bytes]) -> bytes:
-    """The contents, fetched once more when they are wrong: the fault may lie in how they travelled."""
+    """Check the contents. Fetch them once more when they are wrong: they may have been damaged on the way."""
     try:
         recorded.check_contents(data, store, key)
     except Corrupted:

@@ -277,7 +277,7 @@ def test_what_happens_when_there_is_nothing_to_commit(flights, run):
 
 
 def test_an_unknown_way_to_treat_nothing_is_refused_when_the_dag_is_read():
-    with pytest.raises(InvalidInput, match="on_empty is one of succeed, skip, fail, commit"):
+    with pytest.raises(InvalidInput, match="on_empty must be one of succeed, skip, fail, commit"):
         commit(on_empty="ignore")
 
 

@@ -248,7 +248,7 @@ def test_bad_input_fails_at_once_and_names_it(history, run, name, arguments, mes
 
 
 def test_an_unknown_way_is_refused_when_the_dag_is_read():
-    with pytest.raises(InvalidInput, match="on_empty is one of succeed, skip, fail, not 'commit'"):
+    with pytest.raises(InvalidInput, match="on_empty must be one of succeed, skip, fail, not 'commit'"):
         make("Revert", ref="main", on_empty="commit")
 
 

@@ -270,11 +270,11 @@ def test_a_branch_and_a_tag_do_not_share_a_name(catalog):
     catalog.refs.create_tag(REPO, "v1", FIRST.id, actor="ada")
     branch(catalog, "dev")
     with pytest.raises(
-        AlreadyExists, match=r"tag 'v1' exists already in repository '.*', so no branch can be called so"
+        AlreadyExists, match=r"tag 'v1' exists already in repository '.*', so no branch can have this name"
     ):
         branch(catalog, "v1")
     with pytest.raises(
-        AlreadyExists, match=r"branch 'dev' exists already in repository '.*', so no tag can be called so"
+        AlreadyExists, match=r"branch 'dev' exists already in repository '.*', so no tag can have this name"
     ):
         catalog.refs.create_tag(REPO, "dev", FIRST.id, actor="ada")
     catalog.refs.delete_tag(REPO, "v1", actor="ada")

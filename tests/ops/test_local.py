@@ -531,7 +531,7 @@ def test_a_branch_that_moves_while_a_commit_runs(cloned, fill, folder, faulty_la
 
 
 def test_one_call_at_a_time(lake, cloned, folder):
-    with alone(folder), pytest.raises(AlreadyExists, match="another lakeops works in"):
+    with alone(folder), pytest.raises(AlreadyExists, match="another call works in"):
         lake.local(folder).pull()
     lake.local(folder).pull()
 

@@ -318,7 +318,7 @@ CONTRADICTING: dict[str, tuple[list[Step], list[Step], str]] = {
     "two schemas": ([evolve], [evolve], "both sides changed its schema"),
     "one property": ([set_property], [set_property], "both sides changed its property owner"),
     "another partitioning": ([APPEND["dev"]], [partition], "under another partitioning"),
-    "a table made anew": ([write_anew], [APPEND["main"]], "one side made it anew"),
+    "a table made anew": ([write_anew], [APPEND["main"]], "one side dropped it and created it again"),
 }
 
 
@@ -351,7 +351,7 @@ def test_a_strategy_tears_no_table_apart(shop: Shop, strategy: StrategyName, squ
         repo.branch(branch).put("orders.csv", branch.encode())
         shop.commit(branch)
     head = repo.branch("main").commit_id
-    says = "table warehouse/web/sales: a strategy settles files one by one"
+    says = "table warehouse/web/sales: a strategy would mix the files of two tables"
     for ask in (repo.merge, repo.preview_merge):
         with pytest.raises(MergeConflict, match=says) as conflict:
             ask("dev", "main", strategy=strategy, squash=squash)
@@ -375,7 +375,7 @@ def test_a_strategy_brings_back_no_part_of_a_table(shop: Shop, dropped: str) -> 
     for branch in ("dev", "main"):
         shop.commit(branch)
     for strategy in ("source-wins", "dest-wins"):
-        with pytest.raises(MergeConflict, match="table warehouse/web/sales: a strategy settles files one by one"):
+        with pytest.raises(MergeConflict, match="table warehouse/web/sales: a strategy would mix the files of two tables"):
             shop.repo.merge("dev", "main", strategy=strategy)
 
 

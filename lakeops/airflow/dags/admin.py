@@ -123,7 +123,7 @@ def action(description: str) -> Param:
 
 @task.short_circuit(retries=2, retry_delay=timedelta(seconds=5))
 def preview(verb: str, params: Any = None) -> bool:
-    """Show what would be done; go on unless that is all that was asked for."""
+    """Preview the form's verb. Returns False for a dry run, which ends the run here."""
     from lakeops.airflow.previews import preview as look
 
     shown = look(verb, params, lakeops_conn_id=params["connection"])

@@ -36,7 +36,7 @@ def gc_dag(
     only_show: bool = False,
     **arguments: Any,
 ) -> DAG:
-    """Garbage collection: idle branches and those of runs that are gone go; what nothing needs is marked and swept.
+    """Collect garbage: delete idle branches and branches of deleted or failed runs, then mark and sweep.
 
     The report of each mark is in the log of its `mark` task, and in its XCom. The form's *Dry run*, which is on unless
     somebody turns it off, changes neither branches nor commits nor objects. Scheduled runs do the work. With *Ask
@@ -121,7 +121,7 @@ def fsck_dag(
     fail_on: FailOn = "error",
     **arguments: Any,
 ) -> DAG:
-    """Fsck: everything from the refs of a repository down to the rows of its ranges is read and verified.
+    """Run fsck: read and verify a repository, from its refs down to the rows of its ranges.
 
     Nothing is changed. Every finding is in the log of a task, with what to do about it. With *Data*, the objects are
     read too.
@@ -163,7 +163,7 @@ def mirror_dag(
     mirror: str | None = None,
     **arguments: Any,
 ) -> DAG:
-    """Mirrors: what each mirror's source shows is discovered, waited for, and shown when it has arrived.
+    """Sync mirrors: record the refs of each source, wait for their files, and promote complete commits.
 
     A run starts when there is something to do: the source shows something new, a branch or tag waits for what has not
     arrived, or a source cannot be reached. `discover` copies commit records; each branch and tag then waits in the

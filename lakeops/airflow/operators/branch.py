@@ -53,7 +53,7 @@ class LakeopsCreateBranchOperator(LakeopsBranchOperator):
         return super().work(lake, name, context)
 
     def _starts_group(self, context: Context) -> bool:
-        """Tell whether nothing that depends on this task, in its group, has run since the run began or was cleared.
+        """Tell whether no downstream task of this task's group has run since the run began or was cleared.
 
         A writer that was not cleared would not write again what it has written to the branch.
         """

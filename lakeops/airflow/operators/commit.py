@@ -68,7 +68,7 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
         self.metadata = metadata
         self.on_empty = on_empty
         if self.on_empty not in self.choices:
-            raise InvalidInput(f"on_empty is one of {', '.join(self.choices)}, not {self.on_empty!r}")
+            raise InvalidInput(f"on_empty must be one of {', '.join(self.choices)}, not {self.on_empty!r}")
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         branch = repository.branch(self.target(repository))
@@ -296,7 +296,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         self.despite_checks = despite_checks
         self.on_newer = on_newer
         if self.on_newer not in get_args(OnNewer):
-            raise InvalidInput(f"on_newer is one of {', '.join(get_args(OnNewer))}, not {self.on_newer!r}")
+            raise InvalidInput(f"on_newer must be one of {', '.join(get_args(OnNewer))}, not {self.on_newer!r}")
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         into = self.destination or repository.default_branch

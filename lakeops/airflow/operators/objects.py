@@ -213,7 +213,7 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
         folders = repository.ref(commit).list(delimiter="/") if self.tables is None else ()
         tables = self.tables or {one.path.rstrip("/"): one.path for one in folders if one.path.endswith("/")}
         if not all(isinstance(text, str) for pair in tables.items() for text in pair):
-            raise InvalidInput("tables: names of views and their places are text")
+            raise InvalidInput("tables: each name of a view and each path must be text")
         queries, unread = dict[str, str](), list[str]()
         for name, path in tables.items():
             try:
@@ -256,14 +256,14 @@ def _reading(repository: Repository, commit: str, path: str) -> str:
     listed = [one.path for one in repository.ref(commit).list(path) if one.path == path or one.path.startswith(folder)]
     if any(one.startswith(f"{folder}_delta_log/") for one in listed):
         raise InvalidInput(
-            f"tables: {path!r} is a Delta table, whose files may be removed rows; check it with deltalake"
+            f"tables: {path!r} is a Delta table, whose files may hold removed rows; check it with deltalake"
         )
     files = [one for one in listed if one == path or is_table_file(one[len(folder) :])]
     formats = {table_format(one) or "" for one in files}
     if not formats & _READERS.keys():
         raise ObjectNotFound(f"tables: no Parquet, CSV or JSON file at {path!r} of commit {commit[:16]}")
     if len(formats) > 1:
-        raise InvalidInput(f"tables: the files at {path!r} have not a single format; name one folder or file of each")
+        raise InvalidInput(f"tables: the files at {path!r} have several formats; name a folder or file of one format")
     plain = (re.sub(r"([*?[])", r"[\1]", one).replace("'", "''") for one in files)
     urls = ", ".join(f"'lakefs://{repository.id}/{commit}/{one}'" for one in plain)
     return f"SELECT * FROM {_READERS[formats.pop()]}([{urls}], hive_partitioning = true)"  # noqa: S608 - quoted above

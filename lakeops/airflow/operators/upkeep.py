@@ -44,8 +44,8 @@ class LakeopsExpireRefsOperator(LakeopsOperator):
     """Deletes idle branches and tags, and branches left by runs that are deleted or have failed.
 
     Returns ``deleted`` and ``kept``, lists of records (``type``, ``id``, ``commit_id``, ``idle_days``, ``kept``: the
-    reason why it stays). Default and protected branches stay. Idle is what the rule ``expire_after_days`` calls so; it
-    stays with uncommitted changes. Branches of runs are those that ``WriteAuditPublish`` gives its own names. They stay
+    reason why it stays). Default and protected branches stay. The rule ``expire_after_days`` tells what is idle. A ref
+    with uncommitted changes stays. Branches of runs are those that ``WriteAuditPublish`` gives its own names. They stay
     with commits of anybody else, and where Airflow does not know the DAG: the run may be another Airflow's.
 
     Args:
@@ -68,7 +68,7 @@ class LakeopsExpireRefsOperator(LakeopsOperator):
         only_show = truth("only_show", self.only_show)
         days = number("abandoned_after_days", self.abandoned_after_days)
         if days is not None and days < 0:
-            raise InvalidInput(f"abandoned_after_days is 0 or more, not {days}")
+            raise InvalidInput(f"abandoned_after_days must be 0 or more, not {days}")
         point_to("page", address(self.lakeops_conn_id, name, "gc"), self)
         repository = lake.repository(name)
         refs = repository.gc.idle_refs() if only_show else repository.gc.expire_refs()
@@ -144,7 +144,7 @@ def _last_change(repository: Repository, ref: RefRecord) -> int:
 
 
 def _run_of(repository: Repository, ref: RefRecord, dag_id: str, rest: str, others: Sequence[str]) -> str | None:
-    """The run that a branch of a block belongs to. None with commits of anybody else, and when nothing tells the run.
+    """Find the run of a block's branch. None when others have committed to it, and when the run is not known.
 
     ``rest`` is the branch's name without DAG and group, and ``others`` are branches that a block may begin at.
     """
@@ -249,7 +249,7 @@ class LakeopsFsckOperator(LakeopsOperator):
         self.fail_on = fail_on
         self.max_findings = max_findings
         if self.fail_on not in get_args(FailOn):
-            raise InvalidInput(f"fail_on is one of {', '.join(get_args(FailOn))}, not {self.fail_on!r}")
+            raise InvalidInput(f"fail_on must be one of {', '.join(get_args(FailOn))}, not {self.fail_on!r}")
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         """The findings, counted. Raises ``LakeopsFailure`` when they are bad enough."""

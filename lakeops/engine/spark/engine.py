@@ -82,7 +82,7 @@ class SparkEngine(Engine):
             self._connected()
 
     def estimate(self, seconds: float, cores_here: int) -> float:
-        """Seconds that work takes here which one core would take ``seconds`` for. Connects only to what is ready.
+        """Estimate the seconds on Spark of work that takes one core ``seconds``. Connects only to what is ready.
 
         A cluster that has not started yet gets the estimate of the largest one. ``local[*]`` has ``cores_here``.
         """

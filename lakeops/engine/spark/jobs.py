@@ -288,7 +288,7 @@ class Jobs:
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """Inside the block PySpark takes this session for the process's one, and what was before it afterwards."""
+        """Make this session PySpark's current one inside the block, and restore the earlier one afterwards."""
         if self._context is None:
             yield
             return

@@ -1,1 +1,1 @@
-"""Checking a repository from its refs down to its objects. Reads only, and tells instead of raising."""
+"""Checking a repository from its refs down to its objects. It only reads, and reports findings instead of raising."""

@@ -97,7 +97,7 @@ def _commit(records: CatalogSnapshot, commit: Commit) -> Iterator[Finding]:
     if computed != commit.id:
         yield found("commit_id_mismatch", where, f"its record gives the id {computed}", commits=mine)
     gone = [parent for parent in commit.parents if parent not in records.commits and parent not in records.unreadable]
-    # Missing parents may have been pruned, by how far history was.
+    # Missing parents may have been pruned: the repository's row says up to which generation.
     pruned = records.pruned is not None and (len(gone) < len(commit.parents) or commit.generation - 1 <= records.pruned)
     for parent in [] if pruned else gone:
         yield found("commit_parent_missing", where, f"its parent {parent} does not exist", commits=mine)
@@ -345,7 +345,7 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
 
 @dataclass
 class Needed:
-    """Keys that something was found to need: pieces of the listing's slices, for the engine that read the ranges."""
+    """Keys that something refers to, cut into the listing's slices, and the engine that read the ranges."""
 
     slices: Slices
     pieces: list[Piece] = field(default_factory=list)
@@ -382,7 +382,7 @@ def _check_committed(
     needed.engine = ctx.engine().for_work(total * RANGE_SECONDS)
     needed.slices.settle(needed.engine)
     split = None if split_flaw(records.repository.split) else records.repository.split
-    # A mirror's leftovers are not told, so nothing is joined, or written there.
+    # The leftovers of a mirror are not reported, so nothing is joined, and nothing is written there.
     cutter = needed.slices.cutter
     for one in check_ranges(needed.engine, ctx.store, uses, split, entries.columns, cutter, needed.pieces):
         checked["ranges"] += 1

@@ -144,11 +144,11 @@ KINDS: dict[str, Kind] = {
     "object_changed": _warning("compare it with a copy: its ETag or time differs, and fsck cannot compare contents"),
     "object_unreadable": _error("find out why the store refuses, and run fsck again"),
     # files that nothing needs
-    "unreferenced_objects": _info("garbage collection takes them once they are old enough"),
-    "unreferenced_ranges": _info("garbage collection takes them once they are old enough"),
-    "unreferenced_metaranges": _info("garbage collection takes them once they are old enough"),
-    "unreferenced_tasks": _info("garbage collection takes them once they are old enough"),
-    "leftovers_unknown": _info("mend the errors first, and let no garbage collection run until then"),
+    "unreferenced_objects": _info("garbage collection deletes them once they are old enough"),
+    "unreferenced_ranges": _info("garbage collection deletes them once they are old enough"),
+    "unreferenced_metaranges": _info("garbage collection deletes them once they are old enough"),
+    "unreferenced_tasks": _info("garbage collection deletes them once they are old enough"),
+    "leftovers_unknown": _info("repair the errors first, and do not run garbage collection until then"),
     "stray_files": _info("lakeops leaves them alone; move them elsewhere if they should not be here"),
 }
 """Every kind of finding."""

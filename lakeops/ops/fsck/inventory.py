@@ -90,7 +90,7 @@ def check_claim(store: ObjectStore, repository: RepositoryRecord) -> Iterator[Fi
 
 
 def check_owner(ctx: Context, *, follows: bool) -> Iterator[Finding]:
-    """Whether garbage collection of this catalog may run. A mirror has nobody who deletes."""
+    """Whether garbage collection of this catalog may run. A mirror has no owner."""
     key = owner_key(ctx.store.url)
     try:
         owner, ours = find_owner(ctx)

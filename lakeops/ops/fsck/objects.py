@@ -46,7 +46,7 @@ class _Wanted:
 
 
 class Entries:
-    """Looks at what entries point at, at each object once for equal entries.
+    """Checks the objects that entries point to. Equal entries are checked once.
 
     Counts entries and objects in ``checked``. ``columns`` are needed of each entry: none without ``data``.
     """
@@ -81,7 +81,7 @@ class Entries:
                 yield found(kind, f"{place}{wanted.path}", f"its object {wanted.address} {why}")
 
     def _unsettled(self, table: pa.Table) -> list[_Wanted]:
-        """The objects of entries that were not looked at for equal ones."""
+        """The objects of entries, except those that were checked for an equal entry."""
         columns = [table[name].to_pylist() for name in _OBJECTS]
         columns[1] = relative(self._namespace, table["physical_address"]).to_pylist()
         wanted = []
@@ -97,7 +97,7 @@ class Entries:
         return [replace(item, listed=known.get(item.address)) for item in wanted]
 
     def _found(self, addresses: Iterable[str]) -> dict[str, StoredObject]:
-        """Objects of buckets, listed where that is cheaper. What is left out has to be asked for."""
+        """List objects in buckets where that is cheaper. Callers ask the store for objects that are left out."""
         places: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
         for address in addresses:
             with suppress(LakeopsError):  # told when it is asked for

@@ -166,7 +166,7 @@ def report(ctx: Context, mark_id: str) -> dict[str, Any]:
 
 
 def own_objects(ctx: Context, addresses: pa.ChunkedArray) -> pa.Array:
-    """The addresses that are names of lakeops in the namespace, in any spelling, relative to it.
+    """The addresses of objects in the namespace that lakeops named, in any spelling, relative to it.
 
     What somebody else put below ``data/`` is never collected, and is the caller's word, as imported objects are.
     Raises ``InvalidInput`` for lakeops' own metadata, and for other places in the namespace.
@@ -181,7 +181,7 @@ def own_objects(ctx: Context, addresses: pa.ChunkedArray) -> pa.Array:
 def cleared(
     ctx: Context, objects: pa.Array, written: Mapping[str, int] | None = None
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """The marks that hold none of these objects and never will, or are swept; and those that are not known to.
+    """The marks that cannot delete any of these objects any more, and the marks for which that is not known yet.
 
     ``objects`` are as ``own_objects`` gives them. ``written`` is when the store says that files of tables were written,
     in Unix seconds; others count as old. Raises ``PreconditionFailed`` (``object_collected``) where a mark holds one.
@@ -209,7 +209,7 @@ def cleared(
 
 
 def check_present(ctx: Context, objects: pa.Array) -> None:
-    """Look that every object is in the store. Asked of the store, after ``cleared``. Raises ``ObjectNotFound``."""
+    """Check that every object is in the store. Call it after ``cleared``. Raises ``ObjectNotFound``."""
     names = objects.unique().to_pylist()
     found = present(ctx.store, names)
     missing = next((name for name in names if name not in found), None)

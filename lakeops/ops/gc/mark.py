@@ -121,7 +121,7 @@ def dry_run(ctx: Context) -> DryRun:
     check_owner(ctx)
     if ctx.catalog.mirrors.unproved(ctx.repository_id):
         raise MarkRefused(
-            "nobody has looked at the commits from before the fail-over, so what they need is not known; run "
+            "the commits from before the fail-over are not verified, so it is not known which files they need; run "
             "`lakeops mirror verify-history` first (a mark that is no dry run does it by itself)"
         )
     now = ctx.catalog.now()
@@ -167,7 +167,7 @@ def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
 def _find_garbage(
     ctx: Context, listing: StoreListing, roots: Roots, found: MarkWriter, scratch: Scratch, engine: Engine
 ) -> int:
-    """Write down what no root needs, and return how many of the objects that are old enough something needs."""
+    """Write the files that no root needs to ``found``. Returns how many of the old objects are still needed."""
     commits = sorted(roots.commits, key=lambda commit: (commit.generation, commit.id))
     metaranges = {commit.meta_range_file: commit for commit in commits if commit.meta_range_file}
     leaves = set[str]()

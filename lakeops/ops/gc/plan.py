@@ -268,7 +268,7 @@ def expire_refs(ctx: Context, only: Sequence[IdleRef] | None = None) -> list[Idl
 
 
 def _delete_if_unmoved(ctx: Context, found: IdleRef) -> bool:
-    """Delete a ref that is where it was and still clean; whether it was. The catalog looks again as it deletes."""
+    """Delete a ref unless it has moved or is dirty. Returns whether it did. The catalog checks again."""
     try:
         if found.type == "tag":
             delete_tag(ctx, found.id, old=found.commit_id)
@@ -295,7 +295,7 @@ def _idle_days(ctx: Context, ref: RefRecord, now: int, limit: int | None) -> int
 
 
 def _kept(ctx: Context, name: str, protections: list[Protection], *, is_tag: bool) -> str | None:
-    """Why an idle ref stays all the same. None: it goes."""
+    """The reason to keep an idle ref. None when it may be deleted."""
     if not is_tag and name == ctx.repository.default_branch:
         return "it is the default branch"
     patterns = (one.pattern for one in protections if (one.kind == TAG_PROTECTION) == is_tag)

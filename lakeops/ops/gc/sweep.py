@@ -112,7 +112,7 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
 
 
 def _prepare(ctx: Context, mark: Mark, *, force: bool) -> None:
-    """See that a mark may be swept before the catalog says that it is: from then on links do not wait for it."""
+    """Check that a mark may be swept before the catalog records its sweep: after that, links no longer wait for it."""
     if not force and exceeded(mark.objects, mark.listed):
         raise MarkRefused(
             f"mark {mark.id} holds {mark.objects:,} of {mark.listed:,} objects, more than "

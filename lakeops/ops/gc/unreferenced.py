@@ -331,7 +331,7 @@ class Scratch:
     folder: Path
 
     def settle(self, engine: Engine) -> None:
-        """Have the files where the tasks of an engine see them."""
+        """Copy the files to the store if the tasks of an engine run outside this process."""
         if not engine.in_process and self.place is not self.store:
             for item in self.place.list(self.prefix):
                 self.store.put(item.key, self.place.get(item.key))
@@ -414,7 +414,7 @@ class Slices:
         self.cutter = Cutter(scratch, array([*(some[0].first for some in self._slices), *ends], pa.string()))
 
     def settle(self, engine: Engine) -> None:
-        """Have the listing, if there is any, where the tasks of an engine see it."""
+        """Copy the listing, if there is any, to the store if an engine's tasks run outside this process."""
         if self._slices:
             self._scratch.settle(engine)
 

@@ -100,7 +100,7 @@ def check_metadata(io: TableFileIO, before: TableMetadata | None, after: TableMe
     key = io.files.key
     supported_version(after.format_version)
     if before is not None and after.location != before.location:
-        raise InvalidInput("the location of a table stays; create another table and insert the rows")
+        raise InvalidInput("the location of a table cannot change; create another table and insert the rows")
     if key(after.location).count("/") != 2 or (before is None and io.files.source_of(after.location)):
         raise InvalidInput(f"{excerpt(after.location)} is no location of a table; leave the location out")
     for name in _PLACES:
@@ -108,7 +108,7 @@ def check_metadata(io: TableFileIO, before: TableMetadata | None, after: TableMe
             _inside(io, f"{after.properties[name].rstrip('/')}/x", after.location)
     if after.properties.get(GC_ENABLED, "false").lower() != "false":
         raise InvalidInput(
-            f"{GC_ENABLED} stays false: engines would delete files that other refs need; lakeops gc deletes them"
+            f"{GC_ENABLED} must stay false: engines would delete files that other refs need; lakeops gc deletes them"
         )
 
 

@@ -133,7 +133,7 @@ class _RebasedTable:
         theirs, ours = self._theirs, self._ours
         supported_version(max(one.format_version for one in (self._base, self._source, self._dest)))
         if len({(one.table_uuid, one.location) for one in (self._base, self._source, self._dest)}) > 1:
-            raise NotRebased("one side made it anew")
+            raise NotRebased("one side dropped it and created it again")
         if theirs.deletes:
             raise NotRebased("the source changed files that delete rows of others")
         if theirs.removed.keys() & ours.removed.keys():

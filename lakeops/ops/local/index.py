@@ -46,7 +46,7 @@ def check_file_name(name: str) -> str:
 
 
 def check_names(names: Iterable[str], *, folds: bool) -> None:
-    """Refuse names that cannot be beside one another. Raises ``InvalidPath``.
+    """Refuse names that cannot be in one directory, such as ``a`` and ``a/b``. Raises ``InvalidPath``.
 
     A name may not be another one's folder. On a disk that ``folds`` letters, two names may not be one.
     """
@@ -70,7 +70,7 @@ def folders_of(name: str) -> list[str]:
 
 
 def folds_letters(folder: Path) -> bool:
-    """Whether a clone's disk takes names for one that differ in the case of letters alone."""
+    """Whether a clone's disk ignores the case of letters in names."""
     return (folder / PLACE.upper()).exists()
 
 
@@ -219,7 +219,7 @@ def write(folder: Path, index: Index) -> None:
 
 
 class Journal:
-    """Tells what is about to happen to files. Threads may share one."""
+    """A journal of changes to files, written before each change. Threads may share one."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -244,7 +244,7 @@ def journal(folder: Path, ref: str) -> Iterator[Journal]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Keeps other calls out of a clone. Its end lets them in, also when it is killed. Raises ``AlreadyExists``."""
+    """Lock a clone against other calls. It ends with the process, even a killed one. Raises ``AlreadyExists``."""
     with translated(folder):
         (folder / PLACE).mkdir(parents=True, exist_ok=True)
         file = (folder / PLACE / "lock").open("w")
@@ -252,7 +252,7 @@ def alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise AlreadyExists(f"another lakeops works in {excerpt(str(folder))}; wait until it has ended") from None
+            raise AlreadyExists(f"another call works in {excerpt(str(folder))}; wait until it has ended") from None
         for left in (folder / PLACE).glob(".lakeops-*.part"):  # of calls that were killed
             with suppress(OSError):
                 left.unlink()

@@ -110,7 +110,7 @@ def copy_tasks(source: ObjectStore, items: Iterable[StoredObject], known: Known 
 
 
 def gives_up(failures: Sequence[Failure]) -> bool:
-    """Whether trying more is in vain: it was the store that refused so often, and not single objects that failed."""
+    """Whether to give up: the store itself refused too often, and not just single objects failed."""
     refused = [isinstance(one, StoreError | StoreUnavailable) or one.kind == "unsupported" for _, one in failures]
     return sum(refused) >= GIVE_UP
 

@@ -109,7 +109,7 @@ def delete_mirror(ctx: Context, reach: Reach, source: SourceLake | None = None) 
 
 
 def unregister(source: Source | None, mirror: MirrorRecord) -> bool:
-    """Tell the source that nothing need be kept for the mirror any more; whether that was done, or needless."""
+    """Remove the mirror's registration at the source. Returns whether that was done, or not needed."""
     if not mirror.reports:
         return True
     try:

@@ -100,7 +100,7 @@ class _HistoryCheck:
         return (newest and self._listed(newest)) or Metarange.empty()
 
     def along(self, commits: Sequence[Commit], known: Metarange) -> tuple[list[str], Metarange]:
-        """The commits that are whole, and the metarange of the last of them. ``known`` is whole, for the first."""
+        """The complete commits, and the last one's metarange. The first is compared with the complete ``known``."""
         ctx, reader, found = self._ctx, RangeReader(self._ctx.store), []
         whole, broken = dict[str, str | None](), set[str]()  # files that were looked at since ``known``
         for commit in commits:

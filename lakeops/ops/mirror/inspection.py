@@ -102,7 +102,7 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
 def _plan(
     ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, wanted: Metarange, arrived: Pending
 ) -> PresencePlan:
-    """Plan over that complete commit which leaves least to look at: the ref's, an ancestor's, or the first ref's.
+    """Plan against the complete commit that leaves least to check: the ref's, an ancestor's, or the first ref's.
 
     Raises ``RecordRefused`` for a metarange that says of its ranges what cannot be so.
     """
@@ -123,7 +123,7 @@ def _plan(
 
 
 def _first_flaw(cannot: str, proofs: list[RangePresence]) -> LakeopsError | None:
-    """The flaw of what has arrived and is not what the source wrote; of several the one that comes first."""
+    """The first flaw of files that have arrived and differ from those that the source wrote."""
     refused = [proof.refused for proof in proofs if proof.refused is not None]
     if refused:
         return RecordRefused(f"{cannot}: {min(refused)}")

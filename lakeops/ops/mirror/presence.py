@@ -201,7 +201,7 @@ def absent(row: RangeRow, *, damage: str | None = None, refused: str | None = No
 
 
 def check_rows(table: pa.Table, policy: AddressPolicy) -> None:
-    """Check the rows of a range that somebody else wrote: digests say that they are his, and nothing of what they hold.
+    """Check the rows of a foreign range. Digests only prove that its rows are unchanged, not that they are valid.
 
     Raises ``InvalidInput``, ``PreconditionFailed`` (``address_refused``), ``pyarrow.ArrowInvalid``.
     """
@@ -213,7 +213,7 @@ def check_rows(table: pa.Table, policy: AddressPolicy) -> None:
 
 
 def remember(proofs: Iterable[RangePresence]) -> Pending:
-    """The answers that spare the next look some work, in the form that ``plan_presence`` reads."""
+    """The answers to remember for the next inspection, in the form that ``plan_presence`` reads."""
     return {
         proof.file: None if proof.complete else json.dumps([astuple(one) for one in proof.missing])
         for proof in proofs
@@ -223,7 +223,7 @@ def remember(proofs: Iterable[RangePresence]) -> Pending:
 
 
 def _needed_objects(reader: RangeReader, file: RangeFile, known: tuple[RangeRow, ...]) -> tuple[Missing, ...]:
-    """The objects of a range in hand that the known ones do not have."""
+    """The objects that a loaded range needs and the known ranges do not have."""
     row, in_hand = file.row, _InHand(reader, file)
     beside = [one for one in known if one.first_path <= row.last_path and row.first_path <= one.last_path]
     wanted = Metarange.from_rows([row])

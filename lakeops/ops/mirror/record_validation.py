@@ -130,7 +130,7 @@ def _flaw(commit: Commit) -> str | None:
     for text in (commit.id, commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest):
         ids.check_text("name", text, at_most=_MAX_NAME_BYTES)
     if not _ID.fullmatch(commit.id):
-        return "its id is none"
+        return "its id is not a commit id"
     if len(commit.parents) > _MOST_PARENTS or not all(_ID.fullmatch(parent) for parent in commit.parents):
         return "its parents are not commit ids"
     if len(set(commit.parents)) < len(commit.parents) or commit.id in commit.parents:

@@ -30,7 +30,7 @@ class SourceState:
     """The state of a source at one instant: ``heads`` of the branches and tags that the mirror follows.
 
     ``unkept``: heads that a source which is a mirror itself has not agreed with its own source to keep. ``refused``:
-    what is not believed, and why: refs, or the rules and metadata under None; these are None then.
+    what was not accepted, and why: refs, or the rules and metadata under None; these are None then.
     """
 
     heads: dict[RefName, str]

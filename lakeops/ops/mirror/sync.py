@@ -2,7 +2,7 @@
 
 1. observe: the source's heads are read and recorded. A ref that waits for nothing takes its head as its candidate.
 2. agree: the source is told which commits the mirror shows and waits for, and agrees to keep them, or refuses.
-3. look: only then is anything looked for.
+3. look: only then is the store asked for the files of each candidate.
 4. promote: a candidate that is complete is shown, if the source agreed to keep it.
 
 So garbage collection at the source, whose deletes are replicated, never takes what a mirror shows. A source that cannot
@@ -233,7 +233,7 @@ def _report(ctx: Context, source: Source, mirror: MirrorRecord, needs: frozenset
 
 
 def _unsupported(ctx: Context, state: MirrorState, lost: frozenset[str]) -> list[LakeopsError]:
-    """An error for each ref that shows what its source keeps no longer, unless there is nothing to lose of it."""
+    """An error for each ref whose promoted commit the source no longer keeps, unless that commit holds no objects."""
     if not lost:
         return []
     gone = ctx.catalog.commits.get_many(ctx.repository_id, lost)
@@ -281,7 +281,7 @@ def _look_and_promote(
 
 
 def fall_back(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pending) -> bool:
-    """Let a newer head take the place of a candidate of which nothing arrives any more, if that is better.
+    """Replace a stalled candidate by a newer head, if that is better.
 
     Returns whether one did. ``ref`` is as the last look left it. ``remembered`` is what earlier looks found.
     """
@@ -294,7 +294,7 @@ def fall_back(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pend
         turn = {(start + number * len(wait.heads) // TRIED) % len(wait.heads) for number in range(TRIED)}
         wanted = {wait.heads[number] for number in turn} - {ref.source_head}
         behind = islice(graph.log(history_of(ctx), ref.source_head, first_parent=True), MOST_STEPS)
-        # What the source was taken back from is not shown.
+        # A head that the source's branch no longer contains is never shown.
         heads += [commit.id for commit in behind if commit.id in wanted and not commit.expired]
     seen: list[Inspection] = []
     for head in heads:

@@ -190,7 +190,7 @@ def _from_answer(error: ClientError, bucket: str, where: str) -> LakeopsError:
         return no_bucket(bucket, "endpoint")
     if code == NO_ANSWER:
         return StoreUnavailable(
-            f"{place} keeps answering {where} with what is no answer: {error.response['Error']['Message']}; "
+            f"{place} keeps sending malformed answers about {where}: {error.response['Error']['Message']}; "
             "look whether a proxy answers in its place, and try again"
         )
     if code in _REGION or status == 301:
@@ -223,7 +223,7 @@ def _from_no_answer(error: Exception, bucket: str, where: str) -> LakeopsError:
     if isinstance(error, CONNECTION):
         return StoreUnavailable(f"{place} does not answer on {where} ({kind}); check the endpoint, try again")
     if isinstance(error, boto.ParamValidationError):
-        return InvalidInput(f"{where} cannot be asked of an S3 server ({kind})")
+        return InvalidInput(f"{where} cannot be sent to an S3 server ({kind})")
     return StoreError(f"{place}: the request for {where} could not be made ({kind}); correct the AWS settings")
 
 

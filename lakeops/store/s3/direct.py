@@ -169,7 +169,7 @@ def check_answers(client: S3Client) -> None:
 
 
 def _check(response: Any, operation: Any, request_dict: dict[str, Any], **_: object) -> None:  # noqa: ANN401 - botocore's
-    """A handler of botocore's event ``needs-retry``: make an answer that is none one of 503."""
+    """A handler of botocore's event ``needs-retry``: turn a malformed answer into one with the status 503."""
     if response is None:
         return
     http, parsed = response
@@ -336,7 +336,7 @@ class Direct:
 
 
 def _current_keys(given: Credentials | None, found: BotoCredentials | None) -> Credentials | None:
-    """Keys that do not change, or those of botocore, which renews its own when it is time."""
+    """The given keys, or the current keys of botocore, which renews them in time."""
     if given is not None or found is None:
         return given
     frozen = found.get_frozen_credentials()

@@ -201,7 +201,7 @@ _REFUSED = 412
 
 
 def swap(client: S3Client, target: dict[str, Any], data: bytes, expected: bytes | None) -> bool:
-    """See ``ObjectStore.swap``. A server without conditional writes is asked first, the best that it allows."""
+    """See ``ObjectStore.swap``. On a server without conditional writes it reads, compares and then writes."""
     found, etag = _current(client, target)
     if found == data:
         return True
@@ -310,7 +310,7 @@ _MOST_AT_ONCE = 5 * 1024**3
 
 @dataclass(frozen=True, slots=True)
 class ServerCopy:
-    """One copy: from where to where, and what was listed there.
+    """A copy by the server: its source, its target, and the source object as it was listed.
 
     ``where`` is the copy's URL for messages. ``parallel`` is how many parts are under way at a time.
     """
