@@ -1,6 +1,6 @@
 """The Spark engine, as the driver sees it.
 
-Work is handed over as jobs of one task a core, two jobs at a time: while the last tasks of one finish, the next
+Work is handed over as jobs of three tasks a core, two jobs at a time: while the last tasks of one finish, the next
 one's fill the cores that are free. So results come back in steps, memory holds two jobs' tasks and no more, and the
 first error ends the run early.
 """
@@ -111,7 +111,7 @@ class SparkEngine(Engine):
         jobs, store = self._connected(), unwrapped(store)
         with translated():
             performer = Performer(work, store, last_try=jobs.tries - 1)
-            size = jobs.cores
+            size = _TASKS_PER_CORE * jobs.cores
         # A directory that only this machine has would swallow what workers elsewhere write: let them prove they see it.
         everything = not jobs.here and store.url.startswith("file:")
         parking = Parking(store, -1 if everything else PARK_ABOVE)

@@ -5,7 +5,7 @@ in the driver's heap and sends it again with every try of a task. A worker uses 
 digest that the driver computed. Only data is parked, so that write access to the bucket cannot make a worker run code.
 What a killed driver leaves behind lies under a prefix of its own, for garbage collection.
 
-A job has a partition for each packed task, over ``mapInArrow``, which Spark Connect has too. Several threads may run
+A job has a partition for each core at most, over ``mapInArrow``, which Spark Connect has too. Several threads may run
 jobs at the same time. All that one caller started ends together by its tag. An error of lakeops' own comes back as a
 value, so that the driver raises it as it was. What may go away is left to Spark first, which tries the task elsewhere.
 """
@@ -269,7 +269,7 @@ class Jobs:
         return tries_of(conf.get("spark.master", ""), conf.get("spark.task.maxFailures", ""))
 
     def run(self, perform: Perform, packed_tasks: Sequence[PackedTask[Any]], tag: str) -> list[Outcome[Any]]:
-        """The outcomes of all packed tasks. At most ``cores`` of them, so that each is a partition of its own."""
+        """The outcomes of all packed tasks. Up to ``cores`` of them have a partition each, more share partitions."""
         table = pa.table({"packed": pa.array([pickle.dumps(packed) for packed in packed_tasks], pa.binary())})
         with self._current():
             frame = self._session.createDataFrame(table).mapInArrow(partial(in_arrow, perform), "outcome binary")
