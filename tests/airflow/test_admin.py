@@ -52,7 +52,7 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"action": "move", "branch": "dev", "source": "v1"},
         (
             r"moves branch lakefs://flights/dev from commit \w{16} to commit \w{16} \(v1\) 'add a'\n"
-            r"0 commits come into its history, and 2 commits go out of it"
+            r"Its history gains 0 commits and loses 2 commits"
         ),
     ),
     "move-tag": (

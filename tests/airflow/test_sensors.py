@@ -292,9 +292,9 @@ def test_a_condition_survives_its_way_to_the_triggerer(kind):
 
 
 def test_numbers_that_make_no_sense_are_refused_when_the_dag_is_read():
-    with pytest.raises(InvalidInput, match="min_objects is at least 1"):
+    with pytest.raises(InvalidInput, match="min_objects must be at least 1"):
         sensor(LakeopsPrefixSensor, ref="main", prefix="a/", min_objects=0)()
-    with pytest.raises(InvalidInput, match="poll_interval is a positive number"):
+    with pytest.raises(InvalidInput, match="poll_interval must be a positive number"):
         triggers.check_interval("poll_interval", -1)
 
 

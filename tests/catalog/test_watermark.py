@@ -75,7 +75,7 @@ def test_an_attempt_at_or_before_the_watermark_is_refused_and_a_later_one_is_not
     patient.retention.set_grace(REPO, 300 * 86_400)
     head = patient.refs.branch(REPO, "main").commit_id
     for started in (cutoff, cutoff - TICK):
-        with pytest.raises(AttemptExpired, match="has looked at everything begun until"):
+        with pytest.raises(AttemptExpired, match="has checked all files begun until"):
             way(patient, started)
         assert patient.refs.branch(REPO, "main").commit_id == head
         assert [row.path for row in patient.staging.staged_page(REPO, "main")[1]] == ["staged"]
@@ -109,7 +109,7 @@ def test_a_writer_whose_clock_is_behind_the_watermark_learns_it_before_it_writes
     create(catalog)
     mark(catalog)
     clock.jump(days=-2)
-    with pytest.raises(AttemptExpired, match="set this machine's clock right"):
+    with pytest.raises(AttemptExpired, match="correct this machine's clock"):
         catalog.staging.begin_upload(REPO, "main", "data/x/", upload="u")
     with pytest.raises(AttemptExpired):
         put(catalog, an_entry("a"))

@@ -63,7 +63,7 @@ def test_a_home_that_was_copied_or_moved_writes_where_it_was_made(run, flights, 
     assert result.exit_code == 1
     found = results(json.loads(result.stdout))["repository flights"]
     assert found["status"] == "problem"
-    assert ("no record of a catalog is there" if moved else "this one is a copy of it") in found["detail"]
+    assert ("it has no owner record" if moved else "this catalog is a copy of it") in found["detail"]
     if moved:
         shutil.rmtree(home)  # the probe made it
         home.symlink_to(other)

@@ -107,7 +107,7 @@ def test_expired_commits_are_told_of(run, lake, flights):
     result = run("log", f"{R}/main/raw/")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "2 commits left out" in result.stderr
-    assert "unknown: retention took" in run.ok("log", f"{R}/main", "--stat")
+    assert "unknown: this commit or its parent has expired" in run.ok("log", f"{R}/main", "--stat")
     assert run.lines("log", f"{R}/main", "--stat")[0]["summary"] is None
 
 

@@ -253,7 +253,7 @@ def _hold(world, lie):
             except Transient:
                 failed = True
             except LakeopsError as error:
-                says_why = any(words in error.message for words in ("in byte order", "what is no answer", "try again"))
+                says_why = any(words in error.message for words in ("in byte order", "malformed answers", "try again"))
                 known = (
                     isinstance(error, (Corrupted, NamespaceTaken, NotAllReplicated, StoreError))
                     or error.kind == "replica_mismatch"

@@ -154,7 +154,7 @@ def test_it_is_asked_again(liar, lied_to):
 
 def test_the_error_says_what_is_wrong_and_what_to_do(liar, lied_to):
     liar.tell(LIES["truncated without a token"])
-    with pytest.raises(StoreUnavailable, match=r"what is no answer: it is truncated.*proxy.*try again"):
+    with pytest.raises(StoreUnavailable, match=r"malformed answers about .*: it is truncated.*proxy.*try again"):
         list(lied_to.list("f/"))
     liar.tell(LIES["no upload id"])
     with pytest.raises(StoreUnavailable, match="it has no UploadId"):
