@@ -55,9 +55,6 @@ CONFLICTS_LISTED = 1000
 CONFLICTS_COMPARED = 50
 """How many paths are shown with their sizes on both sides."""
 
-ANNOUNCED = "lakeops_announced"
-"""The key of the commit that a task has announced last, in Airflow's store of a task's state."""
-
 log: logging.Logger = logging.getLogger(__name__)
 
 
@@ -521,27 +518,12 @@ class LakeopsOperator(LakeopsTask):
         finally:
             for kind, page in self.links.items():
                 point_to(kind, page, self)
-        if self.published is not None and not self._announced(context, published := self.published[1]):
-            if published["metadata"].get("airflow_task_id") == run.task_id:
+        if self.published is not None:
+            if self.published[1]["metadata"].get("airflow_task_id") == run.task_id:
                 emit("lakeops.commits", repository=repository.id)
+            # Again when it runs again: Airflow may not have sent the event of the try that published.
             self.announce(context, repository, *self.published)
         return record
-
-    def _announced(self, context: Context, commit: dict[str, Any]) -> bool:
-        """Tell whether this task announced a commit before it was cleared, and note that it does so now.
-
-        A task that is tried again without having been cleared announces it: the try before may have been killed.
-        """
-        store, instance = context.get("task_state_store"), context["ti"]
-        if store is None:  # before Airflow 3.3
-            return False
-        first_try = getattr(instance, "max_tries", 0) - (self.retries or 0) + 1  # since the task was cleared
-        before = int(commit["metadata"].get("airflow_try_number", first_try)) < first_try
-        if before and store.get(ANNOUNCED) == commit["id"]:
-            self.log.info("Commit %s was announced before this task was cleared", commit["id"])
-            return True
-        store.set(ANNOUNCED, commit["id"])
-        return False
 
     def announce(
         self, context: Context, repository: Repository, branch: str, commit: dict[str, Any], **more: Any
