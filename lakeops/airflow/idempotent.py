@@ -13,6 +13,7 @@ or exists already as it was asked for.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +22,19 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import conf
+from airflow.providers.common.compat.sdk import AirflowException, conf
 
-from lakeops.model.errors import AlreadyExists, CommitExpired, KeyReused, NoChanges, RefNotFound
+from lakeops.model.errors import (
+    AlreadyExists,
+    CommitExpired,
+    InvalidInput,
+    KeyReused,
+    MergeConflict,
+    NoChanges,
+    NotFound,
+    PreconditionFailed,
+    RefNotFound,
+)
 from lakeops.model.ids import RESERVED, Origin
 from lakeops.model.records import ChangeType, MergeResult, Strategy, StrategyName, Summary
 
@@ -35,6 +46,8 @@ if TYPE_CHECKING:
     from lakeops.lake.mirror import Mirror
     from lakeops.model.records import Commit, RefRecord
 
+log: logging.Logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class TaskRun:
@@ -44,6 +57,7 @@ class TaskRun:
         logical_date: None in runs that have none.
         link: the web address of the task's log; None when Airflow's own address is not configured.
         approved_by: who approved of what the task does, as Airflow has it.
+        first_try: the number of the first try since the task was cleared, if it was.
     """
 
     dag_id: str
@@ -54,6 +68,7 @@ class TaskRun:
     logical_date: str | None
     link: str | None = None
     approved_by: str | None = None
+    first_try: int = 1
 
     @classmethod
     def of(cls, context: Context) -> TaskRun:
@@ -68,6 +83,8 @@ class TaskRun:
             logical_date=None if logical_date is None else logical_date.isoformat(),
             # Without its own address Airflow makes up a host, and the link would lead nowhere.
             link=getattr(task, "log_url", None) if conf.get("api", "base_url", fallback=None) else None,
+            # Clearing a task adds the tries that it has had to its maximum.
+            first_try=getattr(task, "max_tries", 0) - (getattr(context.get("task"), "retries", 0) or 0) + 1,
         )
 
     def key(self, *request: str, number: int = 1) -> str:
@@ -99,6 +116,10 @@ class TaskRun:
     def made(self, metadata: Mapping[str, str]) -> bool:
         """Tell whether a commit with this metadata was made by any task of this DAG run."""
         return metadata.get("airflow_dag_id") == self.dag_id and metadata.get("airflow_run_id") == self.run_id
+
+    def tried_before(self, commit: Commit) -> bool:
+        """Tell whether an earlier try of this task made one of its commits, and the task was not cleared since."""
+        return self.first_try <= int(commit.metadata.get("airflow_try_number", 0)) < self.try_number
 
 
 def made_by_airflow(metadata: Mapping[str, str]) -> bool:
@@ -133,7 +154,7 @@ def commit(
             checks=checks,
         )
 
-    return _with_new_work(repository, branch, make)
+    return _with_new_work(repository, branch, run, make)
 
 
 def import_objects(
@@ -158,7 +179,7 @@ def import_objects(
         key = run.key("import", branch.id, source, prefix, number=number)
         return branch.import_objects(source, prefix, message, run.metadata(metadata), idempotency_key=key, **options)
 
-    return _with_new_work(repository, branch, make)
+    return _with_new_work(repository, branch, run, make)
 
 
 def merge(
@@ -189,7 +210,7 @@ def merge(
         return repository.ref(result.reference).commit
 
     try:
-        commit = _with_new_work(repository, repository.branch(destination), make)
+        commit = _with_new_work(repository, repository.branch(destination), run, make)
     except NoChanges:
         return results[None]
     return results.get(commit.id) or MergeResult(commit.id, up_to_date=False, summary=_summary(commit, repository))
@@ -249,9 +270,10 @@ def replay(
     return next(commit for commit in found if _head_has(repository, branch.commit_id, commit))
 
 
-def _with_new_work(repository: Repository, branch: Branch, make: Callable[..., Commit]) -> Commit:
+def _with_new_work(repository: Repository, branch: Branch, run: TaskRun, make: Callable[..., Commit]) -> Commit:
     """Call ``make`` until it finds no changes. Returns the last commit on the branch that a call has published.
 
+    A refusal of new work ends the search too, when an earlier try has published and was killed: the task is done.
     Commits that somebody has taken off the branch, and those of an earlier branch of that name, are skipped. ``make``
     takes the number of a key, and ``again``: the branch has a commit of this task already.
     """
@@ -265,6 +287,11 @@ def _with_new_work(repository: Repository, branch: Branch, make: Callable[..., C
         except (NoChanges, RefNotFound):
             if latest is None:
                 raise
+            return latest
+        except (AirflowException, InvalidInput, MergeConflict, NotFound, PreconditionFailed) as refused:
+            if latest is None or not run.tried_before(latest):
+                raise
+            log.info("An earlier try has published commit %s, and no more is done: %s", latest.id, refused)
             return latest
         if _head_has(repository, branch.commit_id, found):
             latest = found
