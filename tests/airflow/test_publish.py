@@ -20,7 +20,12 @@ from lakeops.model.ids import Origin
 
 sdk = pytest.importorskip("airflow.sdk")
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, TaskDeferred  # noqa: E402
+from airflow.providers.common.compat.sdk import (  # noqa: E402
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferred,
+    mask_secret,
+)
 from support.dags import known, states, tries  # noqa: E402
 
 from lakeops.airflow.approval import LakeopsApprovalOperator  # noqa: E402
@@ -996,6 +1001,61 @@ def test_a_check_that_is_run_again_gives_a_new_verdict(flights):
     ]
     with raising("missing_check", "amount -1"):
         flights.merge(branch, "main")
+
+
+def many_checks(name, answers, at_first=lambda: None):
+    """A DAG whose block has a mapped check, with an instance for each answer."""
+    once_each = {"retries": 0}
+    with (
+        sdk.DAG(name, schedule=None) as dag,
+        WriteAuditPublish(repo="flights", message="Publish", task_args=once_each) as publish,
+    ):
+
+        @publish.output("flights/")
+        def write(url):
+            write_to(url, "f")
+            at_first()
+
+        @publish.check
+        def right(ref, number):
+            return answers[number]
+
+        write()
+        right.expand(number=list(range(len(answers))))
+    return known(dag)
+
+
+def test_nothing_but_none_and_texts_is_an_answer_of_a_check(flights):
+    """``return ref.exists(path)`` is no list of findings, nor is what a generator gives that breaks."""
+    mask_secret("hunter2hunter2")
+
+    def broken():
+        yield from ()
+        raise ConnectionError("login of etl with hunter2hunter2 refused")
+
+    good, bad = [None, [], (), iter(())], [False, 0, "", b"", True, 1, "too few", ["too few"], [""], broken()]
+    assert states(many_checks("answers", good + bad).test())["publish.merge"] == "upstream_failed"
+    found = verdicts_of(flights)
+    is_good = [found[f"right[{number}]"].startswith(f"'right[{number}]' passed") for number in range(len(good + bad))]
+    assert is_good == [True] * len(good) + [False] * len(bad)
+    assert not [text for text in found.values() if "waiting" in text]
+    assert "False" in found["right[4]"]
+    assert "login of etl with *** refused" in found[f"right[{len(is_good) - 1}]"], "Airflow masks the secret in logs"
+
+
+def test_a_mapped_check_that_has_fewer_instances_when_it_is_cleared_passes(flights):
+    """Airflow keeps the others, and calls them removed."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    def remove():
+        last = (TaskInstance.dag_id == "fewer", TaskInstance.map_index == 2)
+        with create_session() as session:
+            session.execute(update(TaskInstance).where(*last).values(state="removed"))
+
+    ended = states(many_checks("fewer", [None] * 3, remove).test())
+    assert (ended["publish.right[2]"], ended["publish.merge"]) == ("removed", "success")
 
 
 def with_audits(name, **broken):
