@@ -162,6 +162,8 @@ class WriteAuditPublish:
             def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> Any:
                 at = lakeops_at
                 with opened(at["repo"], at["lakeops_conn_id"], at["branch"]) as repository:
+                    if prefix and not at["prefix"]:
+                        raise InvalidInput(f"prefix must not be empty: {prefix!r} has given nothing")
                     branch = repository.branch(at["branch"])
                     # What an earlier try has appended is replaced. Engines name their files anew each time.
                     key = TaskRun.of(get_current_context()).key("output", branch.id, at["prefix"])

@@ -44,6 +44,8 @@ REFS = {"branch", "destination", "merged_into", "ref", "since", "source"}
 """Arguments that are refs, in most operators."""
 MAY_BE_EMPTY = {"path", "prefix"}
 """Required arguments that mean everything when they are empty."""
+NARROW = {"merged_into", "path", "prefix"}
+"""Arguments that limit what a task may change where they are not None. Only what a form has shown may do without."""
 PROSE = {"data", "message", "sql"}
 """Arguments of any text, also one that looks like a list."""
 NOTHING = {"", "None", "null"}
@@ -408,7 +410,11 @@ class LakeopsTask(BaseOperator):
         for name, one in sorted(self.parameters().items()):
             kind = one.annotation if isinstance(one.annotation, str) else inspect.formatannotation(one.annotation)
             value, required = getattr(self, name), one.default is one.empty or (one.default and kind == "str")
-            if required and not value and "None" not in kind and name not in MAY_BE_EMPTY:
+            if "None" in kind:
+                missing = value == "" and name in NARROW and not getattr(self, "shown", None)
+            else:
+                missing = required and not value and name not in MAY_BE_EMPTY
+            if missing:
                 empty.append(name)
             elif value is not None and TEXT.fullmatch(kind) and not isinstance(value, str):
                 raise errors.InvalidInput(f"{name}: {excerpt(value)} is not text")

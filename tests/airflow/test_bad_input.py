@@ -50,8 +50,8 @@ OPERATORS: dict[str, Row] = {
     },
     "DeleteRepository": {"repo": ("flights", ("",))},
     "CreateBranch": {"branch": ("new", NEW), "source": ("main", DEFAULT)},
-    "DeleteBranch": {"branch": ("dev", GONE), "merged_into": ("main", DEFAULT)},
-    "ResetBranch": {"branch": ("dev", REF), "prefix": (None, TEXT), "path": (None, NEEDED)},
+    "DeleteBranch": {"branch": ("dev", GONE), "merged_into": ("main", ("", *DEFAULT))},
+    "ResetBranch": {"branch": ("dev", REF), "prefix": (None, NEEDED), "path": (None, NEEDED)},
     "MoveBranch": {"branch": ("dev", REF), "ref": ("main", REF)},
     "ProtectBranch": {"pattern": ("main", NEEDED)},
     "CreateTag": {"tag": ("v2", NEW), "ref": ("main", DEFAULT)},
@@ -70,7 +70,7 @@ OPERATORS: dict[str, Row] = {
     "CherryPick": {"ref": ("dev", REF), "parent_number": (None, NUMBER), "branch": ("main", DEFAULT), **DESCRIBED},
     "Import": {
         "source": ("file:///nothing/here", ("", "file:///nothing/here", *LOCATION)),
-        "prefix": ("in/", TEXT),
+        "prefix": ("in/", NEEDED),
         "inventory": (None, TEXT),
         "branch": ("main", DEFAULT),
         **DESCRIBED,
@@ -83,7 +83,11 @@ OPERATORS: dict[str, Row] = {
         "content_type": (None, TEXT),
         "metadata": (None, MAP),
     },
-    "DeleteObjects": {"branch": ("dev", REF), "paths": (["a"], ("", "None", "[]", ["a", ""])), "prefix": (None, TEXT)},
+    "DeleteObjects": {
+        "branch": ("dev", REF),
+        "paths": (["a"], ("", "None", "[]", ["a", ""])),
+        "prefix": (None, NEEDED),
+    },
     "Diff": {"right": ("dev", REF), "left": ("main", DEFAULT), "prefix": ("", TEXT)},
     "SqlCheck": {
         "ref": ("main", REF),
@@ -231,7 +235,7 @@ def test_the_table_has_every_task_and_every_argument_that_is_a_template():
 )
 def test_what_is_decided_with_the_dag_is_refused_when_it_is_read(task, name, bad):
     given = {argument: good for argument, (good, _) in ROWS[task].items()}
-    with pytest.raises(InvalidInput, match=f"{name} is .*not {bad!r}"):
+    with pytest.raises(InvalidInput, match=f"{name} must be .*not {bad!r}"):
         TASKS[task](task_id="task", **given, **{name: bad})
 
 

@@ -275,6 +275,19 @@ def test_what_a_task_appends_is_there_once_however_often_it_runs(flights, monkey
         assert len(list(flights.ref("main").list("events/"))) == number
 
 
+def test_an_output_whose_prefix_a_template_has_left_empty_replaces_nothing(flights):
+    with sdk.DAG("nothing", schedule=None) as dag, WriteAuditPublish(repo="flights", message="Publish") as publish:
+
+        @publish.output("{{ dag_run.conf.get('day', '') }}")
+        def write(url):
+            write_to(url, "x")
+
+        write()
+    other_commit(flights, "other/a")()
+    assert states(known(dag).test())["publish.write"] == "failed"
+    assert [entry.path for entry in flights.ref("main").list()] == ["other/a"]
+
+
 def once(act):
     left = [act]
 

@@ -10,7 +10,7 @@ from lakeops.airflow.idempotent import TaskRun
 from lakeops.airflow.previews import require_shown, staged_state, state_of
 from lakeops.airflow.task import LakeopsBranchOperator, LakeopsOperator
 from lakeops.model.clock import Ids, retrying
-from lakeops.model.errors import InvalidInput, NotAsSeen, NotFound, RefNotFound, RepositoryNotFound
+from lakeops.model.errors import NotAsSeen, NotFound, RefNotFound, RepositoryNotFound
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -137,8 +137,6 @@ class LakeopsResetBranchOperator(LakeopsBranchOperator):
         self.shown = shown
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        if self.path == "":
-            raise InvalidInput("path must not be empty: a template may have given nothing; leave it out to drop all")
         branch, where = repository.branch(self.target(repository)), (self.prefix or None, self.path or None)
         pinned = branch.pin(*where) if self.shown else None  # before the look
         if self.shown:
