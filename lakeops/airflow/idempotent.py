@@ -24,17 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, conf
 
-from lakeops.model.errors import (
-    AlreadyExists,
-    CommitExpired,
-    InvalidInput,
-    KeyReused,
-    MergeConflict,
-    NoChanges,
-    NotFound,
-    PreconditionFailed,
-    RefNotFound,
-)
+from lakeops.model import errors
 from lakeops.model.ids import RESERVED, Origin
 from lakeops.model.records import ChangeType, MergeResult, Strategy, StrategyName, Summary
 
@@ -47,6 +37,9 @@ if TYPE_CHECKING:
     from lakeops.model.records import Commit, RefRecord
 
 log: logging.Logger = logging.getLogger(__name__)
+
+MISTAKES = (errors.InvalidInput, errors.NotFound, errors.PreconditionFailed, errors.CatalogError)
+"""Errors that come again when a task does the same again, and whose message says it all."""
 
 
 @dataclass(frozen=True)
@@ -206,12 +199,12 @@ def merge(
         )
         results[result.reference] = result
         if result.reference is None:
-            raise NoChanges(f"{destination!r} has all of {source!r}")
+            raise errors.NoChanges(f"{destination!r} has all of {source!r}")
         return repository.ref(result.reference).commit
 
     try:
         commit = _with_new_work(repository, repository.branch(destination), run, make)
-    except NoChanges:
+    except errors.NoChanges:
         return results[None]
     return results.get(commit.id) or MergeResult(commit.id, up_to_date=False, summary=_summary(commit, repository))
 
@@ -239,7 +232,7 @@ def newer(repository: Repository, head: str, source: str, run: TaskRun) -> Commi
         try:
             if any(change.path in paths for change in repository.diff(commit.parents[0], commit.id)):
                 return commit
-        except CommitExpired:  # nobody can tell any more what it changed
+        except errors.CommitExpired:  # nobody can tell any more what it changed
             return commit
     return None
 
@@ -284,11 +277,11 @@ def _with_new_work(repository: Repository, branch: Branch, run: TaskRun, make: C
         before = branch.commit_id
         try:
             found = _publish_under_key(repository, partial(make, again=latest is not None), number)
-        except (NoChanges, RefNotFound):
+        except (errors.NoChanges, errors.RefNotFound):
             if latest is None:
                 raise
             return latest
-        except (AirflowException, InvalidInput, MergeConflict, NotFound, PreconditionFailed) as refused:
+        except (AirflowException, errors.MergeConflict, *MISTAKES) as refused:
             if latest is None or not run.tried_before(latest):
                 raise
             log.info("An earlier try has published commit %s, and no more is done: %s", latest.id, refused)
@@ -308,7 +301,7 @@ def _publish_under_key(repository: Repository, make: Callable[[int], Commit], nu
     """
     try:
         return make(number)
-    except KeyReused as used:
+    except errors.KeyReused as used:
         return repository.ref(used.reference).commit
 
 
@@ -316,7 +309,7 @@ def _summary(commit: Commit, repository: Repository) -> Summary:
     """The summary of a merge of this task; empty once one of the two commits has expired."""
     try:
         counts = Counter(change.type for change in repository.diff(commit.parents[0], commit.id))
-    except CommitExpired:
+    except errors.CommitExpired:
         return Summary()
     return Summary(counts[ChangeType.ADDED], counts[ChangeType.REMOVED], counts[ChangeType.CHANGED])
 
@@ -344,15 +337,15 @@ def create_branch(repository: Repository, name: str, source: str, run: TaskRun, 
     """
     try:
         return repository.create_branch(name, source=source)
-    except AlreadyExists as taken:
+    except errors.AlreadyExists as taken:
         try:
             branch = repository.branch(name)
-        except RefNotFound:
+        except errors.RefNotFound:
             raise taken from None  # a tag has the name
         foreign = None if exist_ok else next(_foreign(repository, name, source, run), None)
         if foreign is None:
             return branch
-        raise AlreadyExists(
+        raise errors.AlreadyExists(
             f"branch {name!r} exists and holds commit {foreign.id[:16]} ({foreign.message!r}), which is neither in "
             f"{source!r} nor from this DAG run; use another name, delete the branch, or set exist_ok"
         ) from None
@@ -365,7 +358,7 @@ def begin_anew(repository: Repository, name: str, source: str, run: TaskRun) -> 
     """
     try:
         branch = repository.branch(name)
-    except RefNotFound:
+    except errors.RefNotFound:
         return None
     pinned = branch.pin()  # what somebody else does from here on keeps the branch
     if next(_foreign(repository, name, source, run), None) is not None:
@@ -390,7 +383,7 @@ def delete_branch(repository: Repository, name: str, *, pinned: ExpectedState | 
     """
     try:
         return repository.delete_branch(name, pinned=pinned)
-    except RefNotFound:
+    except errors.RefNotFound:
         return None
 
 
@@ -401,7 +394,7 @@ def unpublished(repository: Repository, name: str, destination: str) -> str | No
     """
     try:
         branch = repository.branch(name)
-    except RefNotFound:
+    except errors.RefNotFound:
         return None
     has = repository.ref(destination).commit_id
     change = next(iter(branch.uncommitted()), None)
@@ -418,7 +411,7 @@ def create_mirror(lake: Lake, name: str, storage_namespace: str | None, source: 
     """
     try:
         return lake.create_mirror(name, storage_namespace, source=source, **options)
-    except AlreadyExists:
+    except errors.AlreadyExists:
         from lakeops.model.mirrors import parse_source
 
         found = lake.mirror(name)
@@ -437,11 +430,11 @@ def create_repository(lake: Lake, name: str, storage_namespace: str | None, defa
     """
     try:
         return lake.create_repository(name, storage_namespace, default_branch=default_branch)
-    except AlreadyExists:
+    except errors.AlreadyExists:
         found, place = lake.repository(name), _place(lake, name, storage_namespace)
         if (found.storage_namespace, found.default_branch) == (place, default_branch):
             return found
-        raise AlreadyExists(
+        raise errors.AlreadyExists(
             f"repository {name!r} exists at {found.storage_namespace} with default branch {found.default_branch!r}; "
             f"asked for {place} and {default_branch!r}: use another name"
         ) from None

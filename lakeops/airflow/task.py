@@ -24,7 +24,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 from lakeops.airflow.assets import COMMITS, announce, branch_asset
 from lakeops.airflow.compat import LakeopsFailure, log_in_one_line, web_server
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
-from lakeops.airflow.idempotent import TaskRun
+from lakeops.airflow.idempotent import MISTAKES, TaskRun
 from lakeops.airflow.metrics import emit
 from lakeops.machine import without_blas_threads
 from lakeops.model import errors
@@ -155,12 +155,7 @@ def failing_at_once(arguments: Mapping[str, object] | None = None) -> Iterator[N
         emit("lakeops.conflicts")
         paths = "\n".join(conflict.conflicts)
         raise LakeopsFailure(f"{_with_notes(conflict)}{running_links()}\nAll conflicting paths:\n{paths}") from None
-    except (
-        errors.InvalidInput,
-        errors.NotFound,
-        errors.PreconditionFailed,
-        errors.CatalogError,
-    ) as error:  # a mistake: its message says it all
+    except MISTAKES as error:
         if error.kind == "missing_check":
             emit("lakeops.rejected", check=error.kind)
         field = _field_of(error.message, arguments or {})

@@ -518,6 +518,37 @@ def test_a_block_in_a_mapped_group_is_one_for_each_instance(flights):
     assert branches(flights) == []
 
 
+def test_a_block_in_a_mapped_group_begins_anew_where_its_own_instance_was_cleared(flights):
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    with sdk.DAG("mapped-clear", schedule=None) as dag:
+
+        @sdk.task
+        def other_instance_has_written(run_id=None):
+            first = (TaskInstance.task_id == "load.publish.write", TaskInstance.map_index == 0)
+            with Lake.open() as lake, create_session() as session:
+                for index in (0, 1):
+                    name = f"mapped-clear:load.publish:{run_id}:{index}"
+                    lake.repository("flights").create_branch(name).put(f"{index}/old", b"old")
+                session.execute(update(TaskInstance).where(*first).values(state="success"))
+
+        @sdk.task_group
+        def load(name):
+            with WriteAuditPublish(repo="flights", message="Publish") as publish:
+
+                @publish.output("{{ ti.map_index }}/new/")
+                def write(url, text):
+                    write_to(url, text)
+
+                write(name)
+
+        other_instance_has_written() >> load.expand(name=["a", "b"])
+    assert set(states(known(dag).test()).values()) == {"success"}
+    assert [entry.path for entry in flights.ref("main").list()] == ["0/old", "1/new/part-0"]
+
+
 def test_branches_of_two_dags_are_never_one():
     """Scheduled runs of the same moment have the same id."""
     names = set()

@@ -62,7 +62,9 @@ class LakeopsCreateBranchOperator(LakeopsBranchOperator):
         below = self.get_flat_relative_ids(upstream=False)
         after = sorted(one.task_id for one in inside if one.task_id in below and not one.is_teardown)
         instance = context["ti"]
-        found = instance.get_task_states(dag_id=instance.dag_id, task_ids=after, run_ids=[instance.run_id])
+        mapped = next(iter(self.iter_mapped_task_groups()), None) is not None  # other instances have their own branch
+        which: dict[str, Any] = {"dag_id": instance.dag_id, "task_ids": after, "run_ids": [instance.run_id]}
+        found = instance.get_task_states(**which, map_index=instance.map_index if mapped else None)
         return not any(found.get(instance.run_id, {}).values())
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
