@@ -103,7 +103,7 @@ class TaskRun:
             "airflow_link": self.link,
             "approved_by": self.approved_by,
         }
-        own = {key: str(value) for key, value in (given or {}).items() if not key.startswith(RESERVED)}
+        own = {str(key): str(value) for key, value in (given or {}).items() if not str(key).startswith(RESERVED)}
         return Origin(own | {key: value for key, value in origin.items() if value is not None})
 
     def made(self, metadata: Mapping[str, str]) -> bool:

@@ -29,6 +29,7 @@ from lakeops.airflow.metrics import emit
 from lakeops.machine import without_blas_threads
 from lakeops.model import errors
 from lakeops.model.formatting import moment
+from lakeops.model.names import is_text
 from lakeops.model.sanitising import excerpt, safe
 
 if TYPE_CHECKING:
@@ -411,7 +412,7 @@ class LakeopsTask(BaseOperator):
                 missing = required and not value and name not in MAY_BE_EMPTY
             if missing:
                 empty.append(name)
-            elif value is not None and TEXT.fullmatch(kind) and not isinstance(value, str):
+            elif value is not None and TEXT.fullmatch(kind) and not (isinstance(value, str) and is_text(value)):
                 raise errors.InvalidInput(f"{name}: {excerpt(value)} is not text")
             elif isinstance(value, str) and TEXT.fullmatch(kind) and name not in PROSE:
                 if (value and value.strip() in NOTHING) or not isinstance(literal(value), str):
