@@ -13,6 +13,7 @@ or exists already as it was asked for.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import conf
+from airflow.providers.common.compat.sdk import AirflowException, conf
 
-from lakeops.model.errors import AlreadyExists, CommitExpired, KeyReused, NoChanges, RefNotFound
+from lakeops.model import errors
 from lakeops.model.ids import RESERVED, Origin
 from lakeops.model.records import ChangeType, MergeResult, Strategy, StrategyName, Summary
 
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     from lakeops.lake.mirror import Mirror
     from lakeops.model.records import Commit, RefRecord
 
+log: logging.Logger = logging.getLogger(__name__)
+
+MISTAKES = (errors.InvalidInput, errors.NotFound, errors.PreconditionFailed, errors.CatalogError)
+"""Errors that come again when a task does the same again, and whose message says it all."""
+
 
 @dataclass(frozen=True)
 class TaskRun:
@@ -44,6 +50,7 @@ class TaskRun:
         logical_date: None in runs that have none.
         link: the web address of the task's log; None when Airflow's own address is not configured.
         approved_by: who approved of what the task does, as Airflow has it.
+        first_try: the number of the first try since the task was cleared, if it was.
     """
 
     dag_id: str
@@ -54,6 +61,7 @@ class TaskRun:
     logical_date: str | None
     link: str | None = None
     approved_by: str | None = None
+    first_try: int = 1
 
     @classmethod
     def of(cls, context: Context) -> TaskRun:
@@ -68,6 +76,8 @@ class TaskRun:
             logical_date=None if logical_date is None else logical_date.isoformat(),
             # Without its own address Airflow makes up a host, and the link would lead nowhere.
             link=getattr(task, "log_url", None) if conf.get("api", "base_url", fallback=None) else None,
+            # Clearing a task adds the tries that it has had to its maximum.
+            first_try=getattr(task, "max_tries", 0) - (getattr(context.get("task"), "retries", 0) or 0) + 1,
         )
 
     def key(self, *request: str, number: int = 1) -> str:
@@ -93,12 +103,16 @@ class TaskRun:
             "airflow_link": self.link,
             "approved_by": self.approved_by,
         }
-        own = {key: str(value) for key, value in (given or {}).items() if not key.startswith(RESERVED)}
+        own = {str(key): str(value) for key, value in (given or {}).items() if not str(key).startswith(RESERVED)}
         return Origin(own | {key: value for key, value in origin.items() if value is not None})
 
     def made(self, metadata: Mapping[str, str]) -> bool:
         """Tell whether a commit with this metadata was made by any task of this DAG run."""
         return metadata.get("airflow_dag_id") == self.dag_id and metadata.get("airflow_run_id") == self.run_id
+
+    def tried_before(self, commit: Commit) -> bool:
+        """Tell whether an earlier try of this task made one of its commits, and the task was not cleared since."""
+        return self.first_try <= int(commit.metadata.get("airflow_try_number", 0)) < self.try_number
 
 
 def made_by_airflow(metadata: Mapping[str, str]) -> bool:
@@ -133,7 +147,7 @@ def commit(
             checks=checks,
         )
 
-    return _with_new_work(repository, branch, make)
+    return _with_new_work(repository, branch, run, make)
 
 
 def import_objects(
@@ -158,7 +172,7 @@ def import_objects(
         key = run.key("import", branch.id, source, prefix, number=number)
         return branch.import_objects(source, prefix, message, run.metadata(metadata), idempotency_key=key, **options)
 
-    return _with_new_work(repository, branch, make)
+    return _with_new_work(repository, branch, run, make)
 
 
 def merge(
@@ -185,12 +199,12 @@ def merge(
         )
         results[result.reference] = result
         if result.reference is None:
-            raise NoChanges(f"{destination!r} has all of {source!r}")
+            raise errors.NoChanges(f"{destination!r} has all of {source!r}")
         return repository.ref(result.reference).commit
 
     try:
-        commit = _with_new_work(repository, repository.branch(destination), make)
-    except NoChanges:
+        commit = _with_new_work(repository, repository.branch(destination), run, make)
+    except errors.NoChanges:
         return results[None]
     return results.get(commit.id) or MergeResult(commit.id, up_to_date=False, summary=_summary(commit, repository))
 
@@ -218,7 +232,7 @@ def newer(repository: Repository, head: str, source: str, run: TaskRun) -> Commi
         try:
             if any(change.path in paths for change in repository.diff(commit.parents[0], commit.id)):
                 return commit
-        except CommitExpired:  # nobody can tell any more what it changed
+        except errors.CommitExpired:  # nobody can tell any more what it changed
             return commit
     return None
 
@@ -249,9 +263,10 @@ def replay(
     return next(commit for commit in found if _head_has(repository, branch.commit_id, commit))
 
 
-def _with_new_work(repository: Repository, branch: Branch, make: Callable[..., Commit]) -> Commit:
+def _with_new_work(repository: Repository, branch: Branch, run: TaskRun, make: Callable[..., Commit]) -> Commit:
     """Call ``make`` until it finds no changes. Returns the last commit on the branch that a call has published.
 
+    A refusal of new work ends the search too, when an earlier try has published and was killed: the task is done.
     Commits that somebody has taken off the branch, and those of an earlier branch of that name, are skipped. ``make``
     takes the number of a key, and ``again``: the branch has a commit of this task already.
     """
@@ -262,9 +277,14 @@ def _with_new_work(repository: Repository, branch: Branch, make: Callable[..., C
         before = branch.commit_id
         try:
             found = _publish_under_key(repository, partial(make, again=latest is not None), number)
-        except (NoChanges, RefNotFound):
+        except (errors.NoChanges, errors.RefNotFound):
             if latest is None:
                 raise
+            return latest
+        except (AirflowException, errors.MergeConflict, *MISTAKES) as refused:
+            if latest is None or not run.tried_before(latest):
+                raise
+            log.info("An earlier try has published commit %s, and no more is done: %s", latest.id, refused)
             return latest
         if _head_has(repository, branch.commit_id, found):
             latest = found
@@ -281,7 +301,7 @@ def _publish_under_key(repository: Repository, make: Callable[[int], Commit], nu
     """
     try:
         return make(number)
-    except KeyReused as used:
+    except errors.KeyReused as used:
         return repository.ref(used.reference).commit
 
 
@@ -289,7 +309,7 @@ def _summary(commit: Commit, repository: Repository) -> Summary:
     """The summary of a merge of this task; empty once one of the two commits has expired."""
     try:
         counts = Counter(change.type for change in repository.diff(commit.parents[0], commit.id))
-    except CommitExpired:
+    except errors.CommitExpired:
         return Summary()
     return Summary(counts[ChangeType.ADDED], counts[ChangeType.REMOVED], counts[ChangeType.CHANGED])
 
@@ -317,15 +337,15 @@ def create_branch(repository: Repository, name: str, source: str, run: TaskRun, 
     """
     try:
         return repository.create_branch(name, source=source)
-    except AlreadyExists as taken:
+    except errors.AlreadyExists as taken:
         try:
             branch = repository.branch(name)
-        except RefNotFound:
+        except errors.RefNotFound:
             raise taken from None  # a tag has the name
         foreign = None if exist_ok else next(_foreign(repository, name, source, run), None)
         if foreign is None:
             return branch
-        raise AlreadyExists(
+        raise errors.AlreadyExists(
             f"branch {name!r} exists and holds commit {foreign.id[:16]} ({foreign.message!r}), which is neither in "
             f"{source!r} nor from this DAG run; use another name, delete the branch, or set exist_ok"
         ) from None
@@ -338,7 +358,7 @@ def begin_anew(repository: Repository, name: str, source: str, run: TaskRun) -> 
     """
     try:
         branch = repository.branch(name)
-    except RefNotFound:
+    except errors.RefNotFound:
         return None
     pinned = branch.pin()  # what somebody else does from here on keeps the branch
     if next(_foreign(repository, name, source, run), None) is not None:
@@ -363,7 +383,7 @@ def delete_branch(repository: Repository, name: str, *, pinned: ExpectedState | 
     """
     try:
         return repository.delete_branch(name, pinned=pinned)
-    except RefNotFound:
+    except errors.RefNotFound:
         return None
 
 
@@ -374,7 +394,7 @@ def unpublished(repository: Repository, name: str, destination: str) -> str | No
     """
     try:
         branch = repository.branch(name)
-    except RefNotFound:
+    except errors.RefNotFound:
         return None
     has = repository.ref(destination).commit_id
     change = next(iter(branch.uncommitted()), None)
@@ -391,7 +411,7 @@ def create_mirror(lake: Lake, name: str, storage_namespace: str | None, source: 
     """
     try:
         return lake.create_mirror(name, storage_namespace, source=source, **options)
-    except AlreadyExists:
+    except errors.AlreadyExists:
         from lakeops.model.mirrors import parse_source
 
         found = lake.mirror(name)
@@ -410,11 +430,11 @@ def create_repository(lake: Lake, name: str, storage_namespace: str | None, defa
     """
     try:
         return lake.create_repository(name, storage_namespace, default_branch=default_branch)
-    except AlreadyExists:
+    except errors.AlreadyExists:
         found, place = lake.repository(name), _place(lake, name, storage_namespace)
         if (found.storage_namespace, found.default_branch) == (place, default_branch):
             return found
-        raise AlreadyExists(
+        raise errors.AlreadyExists(
             f"repository {name!r} exists at {found.storage_namespace} with default branch {found.default_branch!r}; "
             f"asked for {place} and {default_branch!r}: use another name"
         ) from None

@@ -420,7 +420,7 @@ def _open_form(request: Request, user: GetUserDep) -> Response:
     connection, repository, kind = (str(path[name]) for name in ("connection_id", "repository", "kind"))
     site = _site(request)
     try:
-        found = form(kind, connection, {"repository": repository, **request.query_params}, user)
+        found = form(kind, connection, {**request.query_params, "repository": repository}, user)
     except NotFound as error:
         advice = "Ask whoever looks after Airflow, or use the command line: every form has a command."
         return failure(site, 404, error.message, advice)

@@ -19,8 +19,8 @@ from functools import partial, update_wrapper
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from airflow.providers.common.compat.sdk import AirflowSkipException
-from airflow.sdk import TaskGroup, get_current_context, task
+from airflow.providers.common.compat.sdk import AirflowSkipException, redact
+from airflow.sdk import TaskGroup, TaskInstanceState, get_current_context, task
 
 from lakeops.airflow import operators
 from lakeops.airflow.compat import LakeopsFailure
@@ -162,6 +162,8 @@ class WriteAuditPublish:
             def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> Any:
                 at = lakeops_at
                 with opened(at["repo"], at["lakeops_conn_id"], at["branch"]) as repository:
+                    if prefix and not at["prefix"]:
+                        raise InvalidInput(f"prefix must not be empty: {prefix!r} has given nothing")
                     branch = repository.branch(at["branch"])
                     # What an earlier try has appended is replaced. Engines name their files anew each time.
                     key = TaskRun.of(get_current_context()).key("output", branch.id, at["prefix"])
@@ -191,7 +193,8 @@ class WriteAuditPublish:
         """A decorator for a function that checks the commit and returns its findings, one text each.
 
         The function gets a handle for reading the commit (``lakeops.Ref``) first, then the arguments that the task is
-        called with. Any finding fails the task at once, without retry, so nothing is published. The task records the
+        called with. Any finding fails the task at once, without retry, so nothing is published. So does an answer that
+        is neither None nor texts, such as False. The task records the
         verdict, under its name in the block: the merge takes no commit without it. ``@publish.check(retries=2,
         pool="warehouse")`` gives the task arguments of Airflow's.
         """
@@ -206,17 +209,16 @@ class WriteAuditPublish:
                 ref: Ref = repository.ref(at["commit"])
                 point_to("commit", address(at["lakeops_conn_id"], repository.id, "commit", at["commit"]))
                 try:
-                    wrong = check(ref, *args, **kwargs)
+                    found = _findings(check(ref, *args, **kwargs))
                 except (Transient, AirflowSkipException):
                     raise
                 except Exception as error:
                     self._record(repository, at["commit"], str(error) or type(error).__name__)
                     raise
-                found = [wrong] if isinstance(wrong, str) else [str(finding) for finding in wrong or ()]
-                self._record(repository, at["commit"], "; ".join(found) or "it found something" if found else None)
-            if found:
+                self._record(repository, at["commit"], found)
+            if found is not None:
                 kept = f"Branch {at['branch']!r} keeps the data for inspection{running_links()}"
-                raise LakeopsFailure(f"not published: {'; '.join(found)}. {kept}")
+                raise LakeopsFailure(f"not published: {found}. {kept}")
 
         made = linked(_task(run, check, task_args), LakeopsCommitLink())
         at = {**self._common, "branch": self.branch, "commit": self.commit_id}
@@ -289,13 +291,16 @@ class WriteAuditPublish:
                 ref.fail_check(name, finding, **said)
 
         if finding is not None:
+            finding = str(redact(finding))  # the lake shows it to people who may not see Airflow's secrets
             emit("lakeops.rejected", repository=repository.id, check=name)
 
         if self._here or run.map_index < 0:  # in a mapped group each instance has a commit of its own
             record(name, finding)
             return
         record(f"{name}[{run.map_index}]", finding)
-        count = context["ti"].get_ti_count(dag_id=run.dag_id, task_ids=[run.task_id], run_ids=[run.run_id])
+        there = ["null", *(state for state in TaskInstanceState if state != TaskInstanceState.REMOVED)]
+        where = {"dag_id": run.dag_id, "task_ids": [run.task_id], "run_ids": [run.run_id]}
+        count = context["ti"].get_ti_count(**where, states=there)
         found = {one.name: one for one in ref.verdicts()}
         all_of_them = [found.get(f"{name}[{index}]") for index in range(count)]
         failed = [one.findings for one in all_of_them if one is not None and one.state == FAILED]
@@ -454,6 +459,16 @@ def _task(run: Callable[..., Any], user: Callable[..., Any], task_args: Mapping[
     rest = [one for one in wanted if one.kind is inspect.Parameter.VAR_KEYWORD]
     run.__signature__ = inspect.Signature([*wanted[: len(wanted) - len(rest)], place, *rest])  # type: ignore[attr-defined]
     return task(**{"task_id": user.__name__, **task_args})(run)
+
+
+def _findings(answer: Any) -> str | None:
+    """The findings of a check as one text; None without any. Raises ``InvalidInput`` for what is no answer."""
+    if answer is None:
+        return None
+    if not isinstance(answer, Iterable) or (isinstance(answer, str | bytes) and not answer):
+        raise InvalidInput(f"a check returns its findings, a list of texts, and no {answer!r:.80}; all is well: []")
+    found = [answer] if isinstance(answer, str) else [str(finding) for finding in answer]
+    return ("; ".join(found) or "it found something") if found else None
 
 
 def _without_upstream(tasks: Mapping[str, Any]) -> list[Any]:

@@ -24,11 +24,12 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 from lakeops.airflow.assets import COMMITS, announce, branch_asset
 from lakeops.airflow.compat import LakeopsFailure, log_in_one_line, web_server
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
-from lakeops.airflow.idempotent import TaskRun
+from lakeops.airflow.idempotent import MISTAKES, TaskRun
 from lakeops.airflow.metrics import emit
 from lakeops.machine import without_blas_threads
 from lakeops.model import errors
 from lakeops.model.formatting import moment
+from lakeops.model.names import is_text
 from lakeops.model.sanitising import excerpt, safe
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ REFS = {"branch", "destination", "merged_into", "ref", "since", "source"}
 """Arguments that are refs, in most operators."""
 MAY_BE_EMPTY = {"path", "prefix"}
 """Required arguments that mean everything when they are empty."""
+NARROW = {"merged_into", "path", "prefix"}
+"""Arguments that limit what a task may change where they are not None. Only what a form has shown may do without."""
 PROSE = {"data", "message", "sql"}
 """Arguments of any text, also one that looks like a list."""
 NOTHING = {"", "None", "null"}
@@ -54,9 +57,6 @@ CONFLICTS_LISTED = 1000
 """How many paths that XCom has. The log and the error have all of them."""
 CONFLICTS_COMPARED = 50
 """How many paths are shown with their sizes on both sides."""
-
-ANNOUNCED = "lakeops_announced"
-"""The key of the commit that a task has announced last, in Airflow's store of a task's state."""
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -156,12 +156,7 @@ def failing_at_once(arguments: Mapping[str, object] | None = None) -> Iterator[N
         emit("lakeops.conflicts")
         paths = "\n".join(conflict.conflicts)
         raise LakeopsFailure(f"{_with_notes(conflict)}{running_links()}\nAll conflicting paths:\n{paths}") from None
-    except (
-        errors.InvalidInput,
-        errors.NotFound,
-        errors.PreconditionFailed,
-        errors.CatalogError,
-    ) as error:  # a mistake: its message says it all
+    except MISTAKES as error:
         if error.kind == "missing_check":
             emit("lakeops.rejected", check=error.kind)
         field = _field_of(error.message, arguments or {})
@@ -411,9 +406,13 @@ class LakeopsTask(BaseOperator):
         for name, one in sorted(self.parameters().items()):
             kind = one.annotation if isinstance(one.annotation, str) else inspect.formatannotation(one.annotation)
             value, required = getattr(self, name), one.default is one.empty or (one.default and kind == "str")
-            if required and not value and "None" not in kind and name not in MAY_BE_EMPTY:
+            if "None" in kind:
+                missing = value == "" and name in NARROW and not getattr(self, "shown", None)
+            else:
+                missing = required and not value and name not in MAY_BE_EMPTY
+            if missing:
                 empty.append(name)
-            elif value is not None and TEXT.fullmatch(kind) and not isinstance(value, str):
+            elif value is not None and TEXT.fullmatch(kind) and not (isinstance(value, str) and is_text(value)):
                 raise errors.InvalidInput(f"{name}: {excerpt(value)} is not text")
             elif isinstance(value, str) and TEXT.fullmatch(kind) and name not in PROSE:
                 if (value and value.strip() in NOTHING) or not isinstance(literal(value), str):
@@ -521,27 +520,12 @@ class LakeopsOperator(LakeopsTask):
         finally:
             for kind, page in self.links.items():
                 point_to(kind, page, self)
-        if self.published is not None and not self._announced(context, published := self.published[1]):
-            if published["metadata"].get("airflow_task_id") == run.task_id:
+        if self.published is not None:
+            if self.published[1]["metadata"].get("airflow_task_id") == run.task_id:
                 emit("lakeops.commits", repository=repository.id)
+            # Again when it runs again: Airflow may not have sent the event of the try that published.
             self.announce(context, repository, *self.published)
         return record
-
-    def _announced(self, context: Context, commit: dict[str, Any]) -> bool:
-        """Tell whether this task announced a commit before it was cleared, and note that it does so now.
-
-        A task that is tried again without having been cleared announces it: the try before may have been killed.
-        """
-        store, instance = context.get("task_state_store"), context["ti"]
-        if store is None:  # before Airflow 3.3
-            return False
-        first_try = getattr(instance, "max_tries", 0) - (self.retries or 0) + 1  # since the task was cleared
-        before = int(commit["metadata"].get("airflow_try_number", first_try)) < first_try
-        if before and store.get(ANNOUNCED) == commit["id"]:
-            self.log.info("Commit %s was announced before this task was cleared", commit["id"])
-            return True
-        store.set(ANNOUNCED, commit["id"])
-        return False
 
     def announce(
         self, context: Context, repository: Repository, branch: str, commit: dict[str, Any], **more: Any

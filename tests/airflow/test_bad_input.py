@@ -50,8 +50,8 @@ OPERATORS: dict[str, Row] = {
     },
     "DeleteRepository": {"repo": ("flights", ("",))},
     "CreateBranch": {"branch": ("new", NEW), "source": ("main", DEFAULT)},
-    "DeleteBranch": {"branch": ("dev", GONE), "merged_into": ("main", DEFAULT)},
-    "ResetBranch": {"branch": ("dev", REF), "prefix": (None, TEXT), "path": (None, NEEDED)},
+    "DeleteBranch": {"branch": ("dev", GONE), "merged_into": ("main", ("", *DEFAULT))},
+    "ResetBranch": {"branch": ("dev", REF), "prefix": (None, NEEDED), "path": (None, NEEDED)},
     "MoveBranch": {"branch": ("dev", REF), "ref": ("main", REF)},
     "ProtectBranch": {"pattern": ("main", NEEDED)},
     "CreateTag": {"tag": ("v2", NEW), "ref": ("main", DEFAULT)},
@@ -70,7 +70,7 @@ OPERATORS: dict[str, Row] = {
     "CherryPick": {"ref": ("dev", REF), "parent_number": (None, NUMBER), "branch": ("main", DEFAULT), **DESCRIBED},
     "Import": {
         "source": ("file:///nothing/here", ("", "file:///nothing/here", *LOCATION)),
-        "prefix": ("in/", TEXT),
+        "prefix": ("in/", NEEDED),
         "inventory": (None, TEXT),
         "branch": ("main", DEFAULT),
         **DESCRIBED,
@@ -83,7 +83,11 @@ OPERATORS: dict[str, Row] = {
         "content_type": (None, TEXT),
         "metadata": (None, MAP),
     },
-    "DeleteObjects": {"branch": ("dev", REF), "paths": (["a"], ("", "None", "[]", ["a", ""])), "prefix": (None, TEXT)},
+    "DeleteObjects": {
+        "branch": ("dev", REF),
+        "paths": (["a"], ("", "None", "[]", ["a", ""])),
+        "prefix": (None, NEEDED),
+    },
     "Diff": {"right": ("dev", REF), "left": ("main", DEFAULT), "prefix": ("", TEXT)},
     "SqlCheck": {
         "ref": ("main", REF),
@@ -231,7 +235,7 @@ def test_the_table_has_every_task_and_every_argument_that_is_a_template():
 )
 def test_what_is_decided_with_the_dag_is_refused_when_it_is_read(task, name, bad):
     given = {argument: good for argument, (good, _) in ROWS[task].items()}
-    with pytest.raises(InvalidInput, match=f"{name} is .*not {bad!r}"):
+    with pytest.raises(InvalidInput, match=f"{name} must be .*not {bad!r}"):
         TASKS[task](task_id="task", **given, **{name: bad})
 
 
@@ -267,12 +271,13 @@ NO_LISTS = [
 NO_MAPS = ["{[1]: 2}", "{1, 'a'}", "day=1", "{day: 1}", "['day']", "[]x"]
 
 
-ONE = [
+ANY = [
     (task, name)
     for task in sorted(set(TASKS) - SHARED)
     for name, one in TASKS[task].parameters(object.__new__(TASKS[task])).items()
-    if str(one.annotation).removeprefix("StrategyName | ").removesuffix(" | None") == "str" and name not in PROSE
+    if str(one.annotation).removeprefix("StrategyName | ").removesuffix(" | None") == "str"
 ]
+ONE = [(task, name) for task, name in ANY if name not in PROSE]
 NO_TEXTS = ["None", " null\n", " ", "['a']", '["a", "b"]', "('a',)", "[]", "{}", '{"a": "b"}', "{'a'}"]
 
 
@@ -283,6 +288,23 @@ def test_a_list_or_nothing_is_no_text_of_one_value(task, name):
     for text in NO_TEXTS:
         with pytest.raises(InvalidInput, match=rf"\b{name}\b"):
             TASKS[task](task_id="task", **{"repo": "flights", **given, name: text}).check_values()
+
+
+@pytest.mark.parametrize(("task", "name"), ANY)
+def test_half_a_character_is_no_text(task, name):
+    given = {argument: good for argument, (good, _) in ROWS[task].items()}
+    with pytest.raises(InvalidInput, match=rf"^{name}: .*is not text"):
+        TASKS[task](task_id="task", **{"repo": "flights", **given, name: "a\ud800"}).check_values()
+
+
+@pytest.mark.parametrize("metadata", [{7: "a"}, {"a": None}])
+def test_metadata_of_a_commit_become_text(flights, run, metadata):
+    flights.create_branch("dev").put("a", b"1")
+    made = run(
+        operators.LakeopsCommitOperator(task_id="t", repo="flights", branch="dev", message="m", metadata=metadata)
+    )
+    [(key, value)] = metadata.items()
+    assert made["metadata"][str(key)] == str(value)
 
 
 @pytest.mark.parametrize("value", [2.5, True, "2.0", "two", "[1]", [1], {"a": 1}])

@@ -4,7 +4,7 @@ import sys
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from support.dags import known
 from lakeops import Lake
 from lakeops.airflow.approval import LakeopsGcApprovalOperator
 from lakeops.airflow.compat import TaskAwaitingInput
+from lakeops.airflow.dags import gc_dag
 from lakeops.airflow.operators import LakeopsExpireRefsOperator, LakeopsFsckOperator, LakeopsGcSweepOperator
 from lakeops.airflow.publish import WriteAuditPublish
 
@@ -69,6 +70,14 @@ def test_a_run_collects_every_repository_but_mirrors(lake, lakeops_gc):
     assert [objects(name) for name in ("one", "two", "mirrored")] == [2, 2, 3]
     assert branches("one") == {"main", "idle-2"}
     assert list(lake.repository("one").fsck(data=True)) == []
+
+
+@pytest.mark.parametrize("only_show", [False, True])
+@pytest.mark.parametrize("kind", ["scheduled", "asset_triggered", "manual"])
+def test_only_a_run_that_somebody_triggers_is_a_dry_run_by_default(kind, only_show):
+    mark: Any = gc_dag("gc", only_show=only_show).get_task("collect.mark")
+    context: Any = {"dag_run": SimpleNamespace(run_type=kind), "params": {"dry_run": True}}
+    assert mark.render_template(mark.only_show, context) == str(only_show or kind == "manual")
 
 
 def test_a_dry_run_changes_nothing(lake, lakeops_gc):

@@ -157,6 +157,20 @@ def test_a_promotion_tells_what_changed_and_how_far_it_is(source, mirror, run):
     assert run(discover)["waiting"] == [{"repo": "flights", "branch": None, "tag": "v1"}]
 
 
+def test_a_promotion_that_went_past_what_the_sensor_found_is_told_again(source, mirror, run):
+    replicate(source, mirror)
+    main = source.branch("main")
+    task = LakeopsMirrorPromoteOperator(task_id="promote", repo="flights", branch="main", commit_id=main.commit_id)
+    mirror.discover()
+    main.put("a", b"2")
+    later = main.commit("day 2").id
+    replicate(source, mirror)
+    for try_number in (1, 2):  # the first one is killed when it has promoted
+        run.events.clear()
+        run(task, try_number=try_number)
+        assert run.events["promote"][branch_asset("flights")].extra["commit_id"] == later
+
+
 def test_a_source_may_be_an_airflow_connection(source, mirror, lake, run, tmp_path, monkeypatch):
     from sqlalchemy import update
 

@@ -1,7 +1,10 @@
 """Operators: each verb once, however often its task runs, is killed or is cleared."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from support.airflow_tasks import kill_at
@@ -9,13 +12,14 @@ from support.scenes import open_faulty
 
 from lakeops import Settings
 from lakeops.model.errors import BranchMoved, InvalidInput
+from lakeops.model.ids import Origin
 from lakeops.testing import Faults
 
 airflow = pytest.importorskip("airflow.sdk")
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException  # noqa: E402
 
-from lakeops.airflow import idempotent  # noqa: E402
+from lakeops.airflow import idempotent, operators  # noqa: E402
 from lakeops.airflow.hook import LakeopsHook  # noqa: E402
 from lakeops.airflow.operators import (  # noqa: E402
     LakeopsCommitOperator,
@@ -24,6 +28,7 @@ from lakeops.airflow.operators import (  # noqa: E402
     LakeopsMergeOperator,
     LakeopsMoveTagOperator,
 )
+from lakeops.airflow.previews import MergeOutcome, preview  # noqa: E402
 
 Messages = Callable[[str], list[str]]
 Run = Callable[..., dict[str, Any]]
@@ -156,6 +161,68 @@ def test_a_merge_killed_anywhere_and_run_again_is_one_merge(home, flights, run, 
             break
         killed += 1
     assert killed >= 1  # a merge that only takes over the other side is one transaction
+
+
+def _shown_import(flights, source):
+    found = preview(
+        "import",
+        {"repository": "flights", "branch": "main", "source": source, "prefix": "in"},
+        lakeops_conn_id="lakeops_default",
+    )
+    return {"shown": found.pinned["shown"]}
+
+
+def _shown_merge(flights, source):
+    return {"shown": MergeOutcome.of(flights, "main", "dev").shown}
+
+
+def _change(flights, branch, metadata=None):
+    flights.branch(branch).put("b", branch.encode())
+    flights.branch(branch).commit("meanwhile", metadata)
+
+
+def _conflict(flights, source):
+    _change(flights, "main")
+    _change(flights, "dev")
+
+
+def _later_run(flights, source):
+    later = {"dag_id": "dag", "task_id": "t", "run_id": "later", "logical_date": "2014-01-01T00:00:00+00:00"}
+    _change(flights, "main", Origin({f"airflow_{name}": value for name, value in later.items()}))
+    _change(flights, "dev")
+
+
+MEANWHILE: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
+    "what was shown was done": ("Import", _shown_import, lambda *_: None),
+    "others stage": ("Import", lambda *_: {}, lambda flights, _: flights.branch("main").put("b", b"1")),
+    "nothing is at the source": ("Import", lambda *_: {}, lambda _, source: Path(urlsplit(source).path, "a").unlink()),
+    "the source is another than was shown": ("Merge", _shown_merge, lambda flights, _: _change(flights, "dev")),
+    "both sides go on": ("Merge", lambda *_: {}, _conflict),
+    "a later run publishes": ("Merge", lambda *_: {"on_newer": "skip", "strategy": "source-wins"}, _later_run),
+}
+
+
+@pytest.mark.parametrize("case", MEANWHILE)
+def test_a_task_that_was_killed_after_it_published_needs_no_more_to_do(flights, run, tmp_path, case):
+    """One that is cleared is asked for what is so now."""
+    kind, given, meanwhile = MEANWHILE[case]
+    source = (tmp_path / "source").as_uri()
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").write_bytes(b"1")
+    flights.create_branch("dev").put("a", b"1")
+    flights.branch("dev").commit("a")
+    where = {"source": source, "prefix": "in", "branch": "main"} if kind == "Import" else {"source": "dev"}
+    task = getattr(operators, f"Lakeops{kind}Operator")(
+        task_id="t", repo="flights", retries=1, **where, **given(flights, source)
+    )
+    since = replace(run, more={"max_tries": 1})
+    made = since(task)
+    meanwhile(flights, source)
+    head = flights.branch("main").commit_id
+    assert since(task, try_number=2) == made
+    with pytest.raises((AirflowFailException, AirflowSkipException)):
+        replace(run, more={"max_tries": 3})(task, try_number=3)
+    assert flights.branch("main").commit_id == head
 
 
 # --- cleared -----------------------------------------------------------------------------------------------------

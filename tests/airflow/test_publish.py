@@ -20,7 +20,12 @@ from lakeops.model.ids import Origin
 
 sdk = pytest.importorskip("airflow.sdk")
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, TaskDeferred  # noqa: E402
+from airflow.providers.common.compat.sdk import (  # noqa: E402
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferred,
+    mask_secret,
+)
 from support.dags import known, states, tries  # noqa: E402
 
 from lakeops.airflow.approval import LakeopsApprovalOperator  # noqa: E402
@@ -270,6 +275,19 @@ def test_what_a_task_appends_is_there_once_however_often_it_runs(flights, monkey
         assert len(list(flights.ref("main").list("events/"))) == number
 
 
+def test_an_output_whose_prefix_a_template_has_left_empty_replaces_nothing(flights):
+    with sdk.DAG("nothing", schedule=None) as dag, WriteAuditPublish(repo="flights", message="Publish") as publish:
+
+        @publish.output("{{ dag_run.conf.get('day', '') }}")
+        def write(url):
+            write_to(url, "x")
+
+        write()
+    other_commit(flights, "other/a")()
+    assert states(known(dag).test())["publish.write"] == "failed"
+    assert [entry.path for entry in flights.ref("main").list()] == ["other/a"]
+
+
 def once(act):
     left = [act]
 
@@ -498,6 +516,37 @@ def test_a_block_in_a_mapped_group_is_one_for_each_instance(flights):
     merged = list(flights.log("main", first_parent=True))[:3]
     assert {commit.metadata["airflow_map_index"] for commit in merged} == {"0", "1", "2"}
     assert branches(flights) == []
+
+
+def test_a_block_in_a_mapped_group_begins_anew_where_its_own_instance_was_cleared(flights):
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    with sdk.DAG("mapped-clear", schedule=None) as dag:
+
+        @sdk.task
+        def other_instance_has_written(run_id=None):
+            first = (TaskInstance.task_id == "load.publish.write", TaskInstance.map_index == 0)
+            with Lake.open() as lake, create_session() as session:
+                for index in (0, 1):
+                    name = f"mapped-clear:load.publish:{run_id}:{index}"
+                    lake.repository("flights").create_branch(name).put(f"{index}/old", b"old")
+                session.execute(update(TaskInstance).where(*first).values(state="success"))
+
+        @sdk.task_group
+        def load(name):
+            with WriteAuditPublish(repo="flights", message="Publish") as publish:
+
+                @publish.output("{{ ti.map_index }}/new/")
+                def write(url, text):
+                    write_to(url, text)
+
+                write(name)
+
+        other_instance_has_written() >> load.expand(name=["a", "b"])
+    assert set(states(known(dag).test()).values()) == {"success"}
+    assert [entry.path for entry in flights.ref("main").list()] == ["0/old", "1/new/part-0"]
 
 
 def test_branches_of_two_dags_are_never_one():
@@ -996,6 +1045,61 @@ def test_a_check_that_is_run_again_gives_a_new_verdict(flights):
     ]
     with raising("missing_check", "amount -1"):
         flights.merge(branch, "main")
+
+
+def many_checks(name, answers, at_first=lambda: None):
+    """A DAG whose block has a mapped check, with an instance for each answer."""
+    once_each = {"retries": 0}
+    with (
+        sdk.DAG(name, schedule=None) as dag,
+        WriteAuditPublish(repo="flights", message="Publish", task_args=once_each) as publish,
+    ):
+
+        @publish.output("flights/")
+        def write(url):
+            write_to(url, "f")
+            at_first()
+
+        @publish.check
+        def right(ref, number):
+            return answers[number]
+
+        write()
+        right.expand(number=list(range(len(answers))))
+    return known(dag)
+
+
+def test_nothing_but_none_and_texts_is_an_answer_of_a_check(flights):
+    """``return ref.exists(path)`` is no list of findings, nor is what a generator gives that breaks."""
+    mask_secret("hunter2hunter2")
+
+    def broken():
+        yield from ()
+        raise ConnectionError("login of etl with hunter2hunter2 refused")
+
+    good, bad = [None, [], (), iter(())], [False, 0, "", b"", True, 1, "too few", ["too few"], [""], broken()]
+    assert states(many_checks("answers", good + bad).test())["publish.merge"] == "upstream_failed"
+    found = verdicts_of(flights)
+    is_good = [found[f"right[{number}]"].startswith(f"'right[{number}]' passed") for number in range(len(good + bad))]
+    assert is_good == [True] * len(good) + [False] * len(bad)
+    assert not [text for text in found.values() if "waiting" in text]
+    assert "False" in found["right[4]"]
+    assert "login of etl with *** refused" in found[f"right[{len(is_good) - 1}]"], "Airflow masks the secret in logs"
+
+
+def test_a_mapped_check_that_has_fewer_instances_when_it_is_cleared_passes(flights):
+    """Airflow keeps the others, and calls them removed."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    def remove():
+        last = (TaskInstance.dag_id == "fewer", TaskInstance.map_index == 2)
+        with create_session() as session:
+            session.execute(update(TaskInstance).where(*last).values(state="removed"))
+
+    ended = states(many_checks("fewer", [None] * 3, remove).test())
+    assert (ended["publish.right[2]"], ended["publish.merge"]) == ("removed", "success")
 
 
 def with_audits(name, **broken):

@@ -37,7 +37,7 @@ TABLES = {
 
 REFUSED = {
     "delta": ({"_delta_log/00000000000000000000.json": b"{}", "a.parquet": parquet(1)}, "Delta"),
-    "formats": ({"a.parquet": parquet(1), "b.csv": csv(2)}, "a single format"),
+    "formats": ({"a.parquet": parquet(1), "b.csv": csv(2)}, "name a folder or file of one format"),
     "pictures": ({"a.jpg": b"1"}, "no Parquet, CSV or JSON"),
 }
 

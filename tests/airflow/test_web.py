@@ -451,10 +451,10 @@ def test_pages_lead_to_forms_that_are_filled_in(history, forms, page, web):
 
 
 def test_no_link_decides_that_something_is_done(history, forms, page):
-    answer = page("flights/act/merge?source=dev&destination=main&dry_run=false&connection=other")
+    answer = page("flights/act/merge?source=dev&destination=main&dry_run=false&connection=other&repository=other")
     assert 'href="/lakeops/mine/flights/diff?left=main&amp;right=dev"' in answer.text, "what it would change"
     form = FormReader(answer.text)
-    assert (form.conf["dry_run"], form.conf["connection"]) == (True, "mine")
+    assert [form.conf[name] for name in ("dry_run", "connection", "repository")] == [True, "mine", "flights"]
 
 
 def test_a_merge_is_offered_with_the_state_of_its_checks(history, forms, page):

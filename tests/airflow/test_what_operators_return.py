@@ -143,6 +143,8 @@ def test_a_cleared_import_brings_what_has_come_since(flights, run, tmp_path):
     assert second["parents"] == [first["id"]]
     assert run(make("Import", **task), try_number=4) == second
     assert [entry.path for entry in flights.ref("main").list()] == ["in/one", "in/two"]
+    run(make("Import", **task | {"prefix": None}), try_number=5)
+    assert [entry.path for entry in flights.ref("main").list()] == ["one", "two"], "in place of the whole branch"
 
 
 def test_a_tag_stays_where_its_task_put_it(history, run, other_run):

@@ -39,11 +39,11 @@ def gc_dag(
     """Collect garbage: delete idle branches and branches of deleted or failed runs, then mark and sweep.
 
     The report of each mark is in the log of its `mark` task, and in its XCom. The form's *Dry run*, which is on unless
-    somebody turns it off, changes neither branches nor commits nor objects. Scheduled runs do the work. With *Ask
-    above*, a person has to agree before a larger sweep; *Leave it*, and no answer in time, take the mark back, and its
-    commits live again. Retention rules are the repository's: `lakeops gc rules set lakefs://REPO FILE`. A repository
-    without rules keeps every commit, and loses only what was never committed. Branches that runs have left which are
-    deleted or have failed go some days after their last change; the log of `expire` names them.
+    somebody turns it off, changes neither branches nor commits nor objects. Runs that a schedule or an asset starts do
+    the work. With *Ask above*, a person has to agree before a larger sweep; *Leave it*, and no answer in time, take the
+    mark back, and its commits live again. Retention rules are the repository's: `lakeops gc rules set lakefs://REPO
+    FILE`. A repository without rules keeps every commit, and loses only what was never committed. Branches that runs
+    have left which are deleted or have failed go some days after their last change; the log of `expire` names them.
 
     With ``only_show``, scheduled runs change nothing either.
     """
@@ -71,7 +71,8 @@ def gc_dag(
     }
     defaults = _defaults(schedule, 2, timedelta(minutes=1), user_defined_macros={"above": above})
     with made(gc_dag, dag_id, arguments, fields, **defaults) as dag:
-        show = f"{{{{ {only_show} if dag_run.run_type == 'scheduled' else params.dry_run }}}}"
+        scheduled = "dag_run.run_type in ('scheduled', 'asset_triggered')"
+        show = f"{{{{ {only_show} if {scheduled} else params.dry_run }}}}"
         collect.partial(show=show, parallel=parallel).expand(repo=repositories())
     return dag
 

@@ -10,7 +10,7 @@ from lakeops.airflow.idempotent import TaskRun
 from lakeops.airflow.previews import require_shown, staged_state, state_of
 from lakeops.airflow.task import LakeopsBranchOperator, LakeopsOperator
 from lakeops.model.clock import Ids, retrying
-from lakeops.model.errors import InvalidInput, NotAsSeen, NotFound, RefNotFound, RepositoryNotFound
+from lakeops.model.errors import NotAsSeen, NotFound, RefNotFound, RepositoryNotFound
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -62,7 +62,9 @@ class LakeopsCreateBranchOperator(LakeopsBranchOperator):
         below = self.get_flat_relative_ids(upstream=False)
         after = sorted(one.task_id for one in inside if one.task_id in below and not one.is_teardown)
         instance = context["ti"]
-        found = instance.get_task_states(dag_id=instance.dag_id, task_ids=after, run_ids=[instance.run_id])
+        mapped = next(iter(self.iter_mapped_task_groups()), None) is not None  # other instances have their own branch
+        which: dict[str, Any] = {"dag_id": instance.dag_id, "task_ids": after, "run_ids": [instance.run_id]}
+        found = instance.get_task_states(**which, map_index=instance.map_index if mapped else None)
         return not any(found.get(instance.run_id, {}).values())
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
@@ -137,8 +139,6 @@ class LakeopsResetBranchOperator(LakeopsBranchOperator):
         self.shown = shown
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        if self.path == "":
-            raise InvalidInput("path must not be empty: a template may have given nothing; leave it out to drop all")
         branch, where = repository.branch(self.target(repository)), (self.prefix or None, self.path or None)
         pinned = branch.pin(*where) if self.shown else None  # before the look
         if self.shown:

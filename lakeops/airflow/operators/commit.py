@@ -52,8 +52,8 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
     operator_extra_links: Any = (task.LakeopsCommitLink(), task.LakeopsBranchLink())
     announces = True
     choices: ClassVar[tuple[str, ...]] = get_args(OnEmpty)
-    prefix: str = ""
-    """The folder of the branch that the changes go to; empty where that may be anywhere."""
+    prefix: str | None = None
+    """The folder of the branch that the changes go to; None where that may be anywhere."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
         else:
             self.log.info("Commit %s is on lakefs://%s/%s", commit.id, repository.id, branch.id)
         self.link(repository, "commit", "commit", commit.id)
-        self.written = (task.LineageDataset.of(repository, branch.id, self.prefix, version=commit.id),)
+        self.written = (task.LineageDataset.of(repository, branch.id, self.prefix or "", version=commit.id),)
         record = commit.to_json()
         if run.made(commit.metadata):  # a task that found nothing to change has somebody else's commit
             self.published = (branch.id, record)
@@ -180,7 +180,7 @@ class LakeopsImportOperator(LakeopsPublishOperator):
 
     Args:
         source: ``s3://bucket/prefix`` or ``file:///directory``.
-        prefix: the folder that the objects' paths begin with.
+        prefix: the folder that the objects' paths begin with. None: they replace the whole branch.
         allow_empty_source: let a source without objects empty the prefix, instead of failing the task.
         skip_special: leave out links, devices and names that are not UTF-8, instead of failing the task.
         inventory: the path or URL of a list of the source's objects, which is read in place of a listing.
@@ -193,7 +193,7 @@ class LakeopsImportOperator(LakeopsPublishOperator):
         self,
         *,
         source: str,
-        prefix: str,
+        prefix: str | None,
         shown: str | None = None,
         allow_empty_source: bool = False,
         skip_special: bool = False,
@@ -215,7 +215,7 @@ class LakeopsImportOperator(LakeopsPublishOperator):
             if self.shown:
                 from lakeops.store.open import parse_location
 
-                source, folder = parse_location(self.source).url, as_folder(self.prefix)
+                source, folder = parse_location(self.source).url, as_folder(self.prefix or "")
                 with LakeopsHook(self.lakeops_conn_id).get_conn() as lake:
                     now = ImportOutcome.of(lake, repository, head, source, folder).shown
                 require_shown(now, self.shown, f"import of {self.source!r}")
@@ -225,7 +225,7 @@ class LakeopsImportOperator(LakeopsPublishOperator):
             branch,
             run,
             self.source,
-            self.prefix,
+            self.prefix or "",
             self.message or f"Import {self.source}",
             metadata=self.metadata,
             allow_empty_source=self.allow_empty_source,

@@ -347,7 +347,7 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
 
     Args:
         tag: a tag in place of a branch. Without either all refs are promoted.
-        commit_id: what the sensor found. A try that comes after the commit was promoted announces it again.
+        commit_id: what the sensor found. A try that comes after the promotion announces it again.
     """
 
     template_fields: Any = (*LakeopsOperator.template_fields, "branch", "tag", "commit_id")
@@ -373,7 +373,7 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
         self._require_known(name, status)
         for branch, ref in status.branches.items():
             shown = before[branch].promoted if branch in before else None
-            again = branch == self.branch and ref.promoted == self.commit_id
+            again = branch == self.branch and bool(self.commit_id)
             if ref.promoted is not None and (ref.promoted != shown or again):
                 self.log.info("%s", _described(ref))
                 since = shown if shown != ref.promoted else None
