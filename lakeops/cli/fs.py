@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 import typer
 
 from lakeops.cli import options
-from lakeops.cli.options import flag, given_place, parse_metadata, ref, uri, value
+from lakeops.cli.options import flag, parse_metadata, ref, uri, value
 from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.formatting import counted, human_size, moment
-from lakeops.model.names import LakeUri, as_folder, check_path
+from lakeops.model.names import LakeUri, as_folder, check_path, given_place
 from lakeops.model.records import ByteCounter, CommonPrefix, Entry, guess_type, is_marker
 from lakeops.model.sanitising import excerpt
 
@@ -114,7 +114,7 @@ def _files_to_upload(source: str, path: str, *, recursive: bool, skip_special: b
         if recursive:
             raise InvalidInput("stdin is one object; leave out --recursive")
         return []
-    start = Path(given_place(source))
+    start = given_place(source)
     if not recursive:
         return [of_file(start, path)]
     with translated(start):

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from lakeops.model.errors import InvalidInput, InvalidPath
@@ -50,6 +51,13 @@ _RULES = {
 
 
 _bad_name = partial(InvalidInput, kind="invalid_name")
+
+
+def given_place(place: str | Path) -> Path:
+    """A place on this machine. An empty text would be the working directory. Raises ``InvalidInput``."""
+    if not str(place):
+        raise InvalidInput("an empty text names no file or folder; write . for the working directory")
+    return Path(place)
 
 
 def is_text(name: str) -> bool:

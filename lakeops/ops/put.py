@@ -20,7 +20,7 @@ from typing import BinaryIO
 from lakeops.catalog.records import Staged
 from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken
 from lakeops.model.ids import check_content_type, check_metadata
-from lakeops.model.names import as_folder, check_path, check_prefix
+from lakeops.model.names import as_folder, check_path, check_prefix, given_place
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry, guess_type
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, public, require_stageable, when_moved
@@ -266,7 +266,7 @@ def upload(
     if not isinstance(source, str | Path):
         raise InvalidInput(f"the source is a file or a directory, not {excerpt(source)}")
     check_prefix(path)
-    start = Path(source)
+    start = given_place(source)
     with translated(start):
         is_folder = start.is_dir()
     items = of_folder(start, path, skip_special=skip_special) if is_folder else [of_file(start, path)]

@@ -375,7 +375,9 @@ def test_a_strategy_brings_back_no_part_of_a_table(shop: Shop, dropped: str) -> 
     for branch in ("dev", "main"):
         shop.commit(branch)
     for strategy in ("source-wins", "dest-wins"):
-        with pytest.raises(MergeConflict, match="table warehouse/web/sales: a strategy would mix the files of two tables"):
+        with pytest.raises(
+            MergeConflict, match="table warehouse/web/sales: a strategy would mix the files of two tables"
+        ):
             shop.repo.merge("dev", "main", strategy=strategy)
 
 
