@@ -19,7 +19,7 @@ from lakeops.model.names import is_text
 from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
-from lakeops.ops.files import PLACE, is_clone_state, reading, translated, walk
+from lakeops.ops.files import PLACE, is_clone_state, keep_permissions, reading, translated, walk
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import RACY_NS, Index, Journal, Known, check_names, folders_of, folds_letters
 from lakeops.ops.overlap import CLAIM_ID
@@ -278,6 +278,7 @@ def _download(
             with translated(target):
                 total, entry = hashlib.sha256(), wanted[name]
                 with open_entry(ctx, entry, verify=True) as source, draft.open("xb") as file:
+                    keep_permissions(file, target)
                     while piece := source.read(PIECE):
                         file.write(piece)
                         total.update(piece)
