@@ -10,9 +10,9 @@ import shutil
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
@@ -320,21 +320,22 @@ def rm(
     branch, path = session.on_branch(at, folder=recursive)
     if recursive:
         folder = as_folder(path)
-        pinned = branch.pin(folder)
+        pinned = branch.pin(path)
+        named = None if path == folder else branch.find(path)  # an object may have the folder's name
 
         def show() -> None:
             def title(count: int) -> Sequence[Styled]:
                 return (f"This removes {counted(count, 'object')} from ", (branch.id, "red"), ":")
 
-            session.losses(branch.list(folder), title, lambda entry: [("- ", "red"), entry.path])
+            found = chain([named] if named else [], branch.list(folder))
+            session.losses(found, title, lambda entry: [("- ", "red"), entry.path])
 
         asked = session.confirm("Remove them?", show, optional=True)
         with session.progress(f"Removing {path}"):
             count = branch.delete_prefix(folder, pinned=pinned if asked else None)
-            if path and not path.endswith("/"):  # an object may have the folder's name
-                with suppress(ObjectNotFound):
-                    branch.delete(path)
-                    count += 1
+            if named is not None:
+                branch.delete(path, seen=named)
+                count += 1
         if not count:
             raise ObjectNotFound(f"no objects under {excerpt(folder)} on {branch.id!r}; nothing was removed")
     else:
