@@ -288,8 +288,9 @@ def cat(session: Session, at: options.ObjectUri) -> None:
     """
     handle, path = session.at_path(at)
     if session.as_json:
-        content = b64encode(handle.read(path)).decode("ascii")
-        session.document({**handle.stat(path).to_json(), "encoding": "base64", "content": content})
+        entry = handle.stat(path)
+        content = b64encode(handle.read_entry(entry)).decode("ascii")
+        session.document({**entry.to_json(), "encoding": "base64", "content": content})
         return
     with handle.open(path) as file:
         session.binary(iter(lambda: file.read(_PIECE), b""))

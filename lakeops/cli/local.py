@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakeops.cli.changes import change_line
-from lakeops.cli.options import Message, Metadata, argument, flag, parse_metadata, parsed, ref_in, uri, value
+from lakeops.cli.options import (
+    Message,
+    Metadata,
+    SkipSpecial,
+    argument,
+    flag,
+    parse_metadata,
+    parsed,
+    ref_in,
+    uri,
+    value,
+)
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput
@@ -44,7 +55,7 @@ def clone(session: Session, source: Followable, directory: Place = HERE) -> None
         done = ref.clone(directory, prefix)
     session.note_left_out([ref.id] if ref.is_dirty else [])
     session.answer(done, ["Cloned ", (done.uri, "green"), f" to {directory}: ", _amount(done.taken)])
-    if not done.taken and prefix:
+    if not done.taken and prefix and next(iter(ref.list(prefix)), None) is None:
         session.note(f"There is nothing under {prefix!r} at {ref.id!r} yet.")
 
 
@@ -141,9 +152,7 @@ def commit(
     message: Message,
     directory: Place = HERE,
     meta: Metadata = None,
-    skip_special: Annotated[
-        bool, flag("--skip-special", "Leave out links, pipes and devices. Otherwise refuse them.")
-    ] = False,
+    skip_special: SkipSpecial = False,
 ) -> None:
     """Commit what changed in a directory to the branch that it follows.
 

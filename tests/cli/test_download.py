@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 import socket
@@ -190,6 +191,16 @@ def test_cat_is_byte_exact(run, process, flights):
     data = bytes(range(256)) * 5000
     flights.branch("dev").put("blob", data)
     assert process("fs", "cat", f"{R}/dev/blob").stdout == data
+
+
+def test_cat_gives_the_record_of_the_contents(run, flights, monkeypatch):
+    def encoded(data):
+        flights.branch("dev").put("raw/c.csv", b"a later version")
+        return base64.b64encode(data)
+
+    monkeypatch.setattr("lakeops.cli.fs.b64encode", encoded)
+    record = run.json("fs", "cat", f"{R}/dev/raw/c.csv")
+    assert len(base64.b64decode(record["content"])) == record["size_bytes"]
 
 
 @pytest.mark.parametrize("data", [b"", b"1,2,3", b"1,2,3\n\n", b"9,9,9\n"], ids=["empty", "short", "long", "other"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,17 @@ def test_a_damaged_clone_is_listed(run, cloned):
     assert other.endswith(f"{R}/main/raw/")
     assert "damaged" in damaged
     assert run.json("local", "list")[1]["commit_id"] == ""
+
+
+def test_a_clone_that_is_there_is_not_empty(run, cloned):
+    assert "nothing under" not in run("local", "clone", f"{R}/main/raw/", "raw").stderr
+    assert "nothing under 'new/'" in run("local", "clone", f"{R}/main/new/", "new").stderr
+
+
+def test_what_is_no_regular_file_is_counted(run, cloned):
+    Path(os.fsdecode(b"raw/\xfe")).write_text("x")
+    Path("raw/z").symlink_to("a.csv")
+    message = run.error("local", "commit", "raw", "-m", "x")["message"]
+    assert message.startswith(r"2 files are not regular or not UTF-8, such as '\xfe'; remove them, or leave them out")
+    Path("raw/z").unlink()
+    assert run.error("local", "commit", "raw", "-m", "x")["message"].startswith(r"'\xfe' is not a regular file, or not")
