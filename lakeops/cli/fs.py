@@ -24,7 +24,7 @@ from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.formatting import counted, human_size, moment
-from lakeops.model.names import LakeUri, as_folder, check_path, given_place
+from lakeops.model.names import LakeUri, as_folder, given_place
 from lakeops.model.records import ByteCounter, CommonPrefix, Entry, guess_type, is_marker
 from lakeops.model.sanitising import excerpt
 
@@ -83,7 +83,8 @@ def upload(
     """
     match [*([] if source is None else [source]), *places]:
         case [str(source), LakeUri() as to]:
-            path, metadata = to.with_prefix()[2], parse_metadata(meta)
+            path = (to.with_path() if source == STDIN else to.with_prefix())[2]
+            metadata = parse_metadata(meta)
         case _:
             raise InvalidInput(
                 "give one file or folder and one place: lakeops fs upload FILE lakefs://REPO/BRANCH/PATH"
@@ -93,7 +94,7 @@ def upload(
     with session.progress("Uploading", size=True) as report, branch.batch() as batch:
         put = partial(batch.put, metadata=metadata)
         if source == STDIN:
-            entries = [put(check_path(path), sys.stdin.buffer, content_type=content_type or guess_type(path))]
+            entries = [put(path, sys.stdin.buffer, content_type=content_type or guess_type(path))]
         else:
             counter = ByteCounter(report, "Uploading", sum(item.size_bytes for item in uploads))
             entries = transfer(session, uploads, partial(_upload, put, content_type, counter), counter, parallelism)
@@ -375,7 +376,7 @@ def _to_other_path(
     session: Session, source: LakeUri, destination: LakeUri, *, recursive: bool, moves: bool = False
 ) -> None:
     """Copy or move what the source names. An object keeps its name in a folder."""
-    repository, ref, old = source.with_prefix()
+    repository, ref, old = source.with_prefix() if recursive else source.with_path()
     other, name, new = destination.with_prefix()
     if repository != other:
         raise InvalidInput(f"both must be in one repository, not in {repository!r} and {other!r}")

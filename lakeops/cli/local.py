@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lakeops.cli import options
 from lakeops.cli.changes import change_line
-from lakeops.cli.options import (
-    Message,
-    Metadata,
-    SkipSpecial,
-    argument,
-    flag,
-    parse_metadata,
-    parsed,
-    ref_in,
-    uri,
-    value,
-)
+from lakeops.cli.options import argument, flag, parse_metadata, parsed, ref_in, uri, value
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput
@@ -35,9 +25,7 @@ if TYPE_CHECKING:
 app: typer.Typer = typer.Typer(help="Keep a folder of a ref in a directory.", add_completion=False)
 
 Followable = Annotated[LakeUri, uri("lakefs://REPO/REF/PREFIX", "What to follow: a folder of a ref, or all of it.")]
-Place = Annotated[
-    Path, argument("DIRECTORY", "The directory; the working directory if not given.", parser=parsed(given_place))
-]
+Place = Annotated[Path, argument("DIRECTORY", "The working directory if not given.", parser=parsed(given_place))]
 Force = Annotated[bool, flag("--force", "Give up files that were changed on both sides: take the ref's.")]
 HERE = Path()
 IN_BYTES = ("Reading files", "Downloading", "Uploading")
@@ -149,10 +137,10 @@ def _amount(changes: Sequence[Change]) -> str:
 @command(app, "commit", example='local commit raw/ -m "mend row 7"', progress=True, moves=True)
 def commit(
     session: Session,
-    message: Message,
+    message: options.Message,
     directory: Place = HERE,
-    meta: Metadata = None,
-    skip_special: SkipSpecial = False,
+    meta: options.Metadata = None,
+    skip_special: options.SkipSpecial = False,
 ) -> None:
     """Commit what changed in a directory to the branch that it follows.
 

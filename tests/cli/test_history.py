@@ -239,6 +239,23 @@ def test_a_caret_where_retention_took_what_was_before(run, lake, flights):
     assert run.error("blame", f"{R}/main~1")["exit_code"] == 5
 
 
+def test_a_log_of_nothing_says_so(run, flights):
+    for path in ("raw", "nosuch"):
+        assert run("log", f"{R}/main/{path}").stderr == "No commits; a folder ends in a slash.\n"
+    assert run("log", f"{R}/main/nosuch/").stderr == "No commits.\n"
+    assert run("log", f"{R}/main/raw/").stderr == ""
+
+
+@pytest.mark.parametrize("refs", [["dev"], ["v1~1", "main"]])
+def test_a_part_of_a_diff_is_no_total(run, flights, refs):
+    args = ["diff", f"{R}/{refs[0]}", *refs[1:]]
+    for amount in (0, 1):
+        assert (
+            f"{amount} change{'' if amount else 's'} shown, as --amount asks." in run(*args, "-n", str(amount)).stderr
+        )
+    assert "1 added" in run(*args, "-n", "2").stderr
+
+
 # --- ``lakeops audit`` on a real lake ---
 
 
@@ -263,11 +280,12 @@ def test_a_deleted_repository_is_still_there(run, flights):
 def test_what_is_no_moment_is_a_usage_error(run, flights, moment):
     result = run("audit", R, "--since", moment)
     assert result.exit_code == 2
-    assert "no moment" in result.stderr
+    assert "no time" in result.stderr
 
 
 def test_amounts_and_moments_narrow_it(run, flights):
     every = run.lines("audit", R)
     assert run.lines("audit", R, "--amount", "1") == every[:1]
     assert run("audit", R, "--until", "2001-01-01").stdout == ""
+    assert run.lines("audit", R, "--since", "3d") == every
     assert run.lines("audit", R, "--actor", every[0]["actor"], "--since", "2001-01-01T00:00+02:00") == every
