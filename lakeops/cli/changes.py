@@ -123,16 +123,12 @@ class ChangeCounts:
             str(kind): self.all.by_kind[kind] for kind in (ChangeType.ADDED, ChangeType.REMOVED, ChangeType.CHANGED)
         }
 
-    def lines(self, amount: int | None = None) -> Iterator[tuple[Styled, ...]]:
-        """Format the counts: a line for each folder where there are several, and a total.
-
-        After the ``amount`` of changes that was asked for there may be more, so it is no total.
-        """
-        if self.all.total == amount:
-            yield (f"{counted(self.all.total, 'change')} shown, as --amount asks.",)
-            return
-        if not self.all.total:
-            yield ("No changes.",)
+    def lines(self, asked: int | None = None) -> Iterator[tuple[Styled, ...]]:
+        """Format the counts: a line for each folder where there are several, and a total if fewer than ``asked``."""
+        if self.all.total in (0, asked):
+            yield (
+                f"{counted(asked, 'change')} shown, as --amount asks." if asked == self.all.total else "No changes.",
+            )
             return
         yield ("",)
         if len(self.folders) > 1:

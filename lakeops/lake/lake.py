@@ -168,12 +168,8 @@ class Lake(LakeConnection):
     def delete_repository(self, name: str, *, seen: int | None = None) -> None:
         """Forget a repository. Its objects stay where they are. Raises ``RepositoryNotFound``.
 
-        This catalog also gives up the right to delete in the storage namespace, unless the store is down.
-
-        Args:
-            name: the repository's name.
-            seen: the ``sequence`` of the newest move of its reflog that was seen. After a newer one it stays, and this
-                raises ``NotAsSeen``.
+        This catalog also gives up the right to delete in the storage namespace, unless the store is down. ``seen`` is
+        the ``sequence`` of the newest move of its reflog that somebody saw: raises ``NotAsSeen`` after a newer one.
         """
         ops.repository.delete_repository(self.catalog, self.stores(), check_asked(name, "a repository"), seen)
 
