@@ -83,8 +83,7 @@ def upload(
     """
     match [*([] if source is None else [source]), *places]:
         case [str(source), LakeUri() as to]:
-            path = (to.with_path() if source == STDIN else to.with_prefix())[2]
-            metadata = parse_metadata(meta)
+            path, metadata = (to.with_path() if source == STDIN else to.with_prefix())[2], parse_metadata(meta)
         case _:
             raise InvalidInput(
                 "give one file or folder and one place: lakeops fs upload FILE lakefs://REPO/BRANCH/PATH"
@@ -152,18 +151,17 @@ def download(
     """
     from lakeops.ops.local.index import check_names
 
-    given_place(destination)
     handle, path = session.at_path(source, folder=recursive)
     with session.progress("Downloading", size=True) as report:
         if recursive:
-            prefix, root = as_folder(path), Path(destination)
+            prefix, root = as_folder(path), given_place(destination)
             found = [entry for entry in handle.list(prefix) if isinstance(entry, Entry) and not is_marker(entry)]
             if not found:
                 advice = "; it is an object, leave out --recursive" if path and handle.exists(prefix[:-1]) else ""
                 raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(handle.id)}{advice}")
             names = [entry.path.removeprefix(prefix) for entry in found]
-            downloads = [(entry, root, below(root, name)) for entry, name in zip(found, names, strict=True)]
             check_names(names, folds=False)
+            downloads = [(entry, root, root / name) for entry, name in zip(found, names, strict=True)]
         else:
             with _naming_the_option(handle, path):
                 entry = handle.stat(path)
@@ -181,11 +179,12 @@ def download(
 
 def _target(destination: str, path: str) -> tuple[Path, Path]:
     from lakeops.ops.files import translated
+    from lakeops.ops.local.index import check_file_name
 
-    given = Path(destination)
+    given = given_place(destination)
     with translated(given):
         is_folder = destination.endswith("/") or given.is_dir()
-    return (given, below(given, path.rpartition("/")[2])) if is_folder else (given.parent, given)
+    return (given, given / check_file_name(path.rpartition("/")[2])) if is_folder else (given.parent, given)
 
 
 def _download(open_entry: Callable[..., BinaryIO], counter: ByteCounter, item: tuple[Entry, Path, Path]) -> None:
@@ -194,18 +193,8 @@ def _download(open_entry: Callable[..., BinaryIO], counter: ByteCounter, item: t
         write_below(root, target, counter.counting(contents))
 
 
-def below(root: Path, relative: str) -> Path:
-    """Join an object's path to ``root``. Raises ``InvalidPath`` for one that leads elsewhere or aliases another."""
-    if any(part in {"", ".", ".."} for part in relative.split("/")):
-        raise InvalidPath(
-            f"object path {excerpt(relative)} cannot be a file below {excerpt(str(root))}: "
-            "it has an empty part, '.' or '..'; nothing was written for it"
-        )
-    return root / relative
-
-
-def write_below(root: Path, target: Path, source: BinaryIO) -> int:
-    """Write a file below ``root``, replacing one of that name. Returns its size in bytes.
+def write_below(root: Path, target: Path, source: BinaryIO) -> None:
+    """Write a file below ``root``, replacing one of that name.
 
     Raises ``InvalidPath`` when a symbolic link on the way leads elsewhere, ``InvalidInput`` when the system refuses.
     """
@@ -221,7 +210,6 @@ def write_below(root: Path, target: Path, source: BinaryIO) -> int:
             here.mkdir(exist_ok=True)
         with appearing(target) as file:
             shutil.copyfileobj(source, file, _PIECE)
-            return file.tell()
 
 
 # --- many files at a time ---

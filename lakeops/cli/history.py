@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -202,11 +201,9 @@ def reflog(
     repository = session.lake.repository(where.repository)
     limit = sys.maxsize if session.after else 1000 if session.amount is None else session.amount
     moves = session.part(repository.reflog(name, limit=limit), "sequence", newest_first=True)
-    first = next(moves, None)
-    if name is not None and first is None and session.amount != 0 and not session.after:
-        repository.ref(name).commit_id  # noqa: B018 - raises when there was never such a ref
+    move = None
     with session.paged():
-        for move in moves if first is None else chain([first], moves):
+        for move in moves:
             was = f" (was {move.old[:SHORT_ID]})" if move.old and move.new else ""
             to = move.new or move.old or ""
             session.answer(
@@ -214,6 +211,8 @@ def reflog(
                 [(to[:SHORT_ID], "yellow"), "  ", moment(move.at)[:19], "  ", move.action.ljust(17), "  ",
                  (move.ref, "cyan"), was, " by ", move.actor],
             )  # fmt: skip
+    if name is not None and move is None and session.amount != 0 and not session.after:
+        repository.ref(name).commit_id  # noqa: B018 - raises when there was never such a ref
 
 
 def commit_lines(commit: Commit) -> Iterator[Sequence[Styled]]:

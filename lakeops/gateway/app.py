@@ -286,8 +286,7 @@ def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[soc
         opened = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no address"
-        taken = getattr(error, "errno", None) == EADDRINUSE
-        refused = PreconditionFailed if taken else InvalidInput
+        refused = PreconditionFailed if getattr(error, "errno", None) == EADDRINUSE else InvalidInput
         raise refused(f"cannot listen at {host}:{port}: {reason}") from None
     with opened:
         # The address is looked at, and not the name: a name may lead anywhere.

@@ -211,7 +211,6 @@ def followed(directory: str | Path = ".") -> Iterator[Followed]:
     for folder in indexes.below(directory):
         try:
             index = indexes.read(folder)
+            yield Followed(str(folder), index.uri, index.commit)
         except InvalidInput as error:
             yield Followed(str(folder), "", "", error.message)
-        else:
-            yield Followed(str(folder), index.uri, index.commit)

@@ -42,7 +42,7 @@ def check_file_name(name: str) -> str:
         why = "it has NUL"
     else:
         return name
-    raise InvalidPath(f"{excerpt(name)} cannot be a file of a clone: {why}; nothing was written")
+    raise InvalidPath(f"{excerpt(name)} cannot be a file: {why}; nothing was written")
 
 
 def check_names(names: Iterable[str], *, folds: bool) -> None:
