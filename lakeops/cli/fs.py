@@ -242,7 +242,7 @@ def ls(
     under: Annotated[LakeUri, uri("lakefs://REPO/REF[/PREFIX]", "Where to look.")],
     recursive: Annotated[bool, flag("--recursive -r", "List every object below the prefix.")] = False,
 ) -> None:
-    """List objects and folders under a prefix."""
+    """List objects and folders under a prefix. --prefix goes on from it, and --after is a whole path."""
     ref, prefix = session.at_path(under, folder=True)
     items = ref.list(prefix + session.prefix, after=session.after, delimiter="" if recursive else "/")
     session.stream(islice(items, session.amount), partial(_columns, compact=is_terminal(sys.stdout)))
