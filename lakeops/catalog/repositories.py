@@ -10,15 +10,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, and_, delete, insert, select, update
+from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
 from lakeops.catalog.database import PageLookup, read_transaction, run_again, write_transaction, write_transaction_once
 from lakeops.catalog.guards import CatalogPart, check_writable, find_repository, lock_repository, under
 from lakeops.catalog.marks import first_seen
 from lakeops.catalog.records import commit_values, repository_record, repository_values, text_map
-from lakeops.catalog.tables import AUDIT, BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REPOSITORY
+from lakeops.catalog.tables import AUDIT, BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REFLOG, REPOSITORY
 from lakeops.model.clock import Ids
-from lakeops.model.errors import AlreadyExists, NamespaceTaken, PreconditionFailed
+from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotAsSeen, PreconditionFailed
 from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.marks import Identity
 from lakeops.model.records import Commit, RepositoryRecord
@@ -65,9 +65,15 @@ class Repositories(CatalogPart):
         return [repository_record(row) for row in _PAGE.page(conn, {}, prefix=prefix, after=after, limit=limit)]
 
     @write_transaction_once
-    def delete_repository(self, conn: Connection, repository_id: str) -> None:
-        """Forget a repository and everything recorded of it but the audit. The storage namespace is not touched."""
+    def delete_repository(self, conn: Connection, repository_id: str, seen: int | None = None) -> None:
+        """Forget a repository and everything recorded of it but the audit. The storage namespace is not touched.
+
+        Raises ``NotAsSeen`` when its reflog has a newer move than was ``seen``.
+        """
         namespace = lock_repository(conn, repository_id, exclusive=True).storage_namespace
+        newest = select(func.max(REFLOG.c.sequence)).filter_by(repository_id=repository_id)
+        if seen is not None and (conn.execute(newest).scalar() or 0) > seen:
+            raise NotAsSeen(f"repository {repository_id!r} changed since it was looked at; nothing was done")
         for table in METADATA.sorted_tables:
             if table not in (REPOSITORY, CATALOG, CLOCK, AUDIT):
                 conn.execute(delete(table).where(table.c.repository_id == repository_id))

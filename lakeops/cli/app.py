@@ -13,15 +13,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 import typer
 import typer.main
 from typer.core import TyperGroup
 
-from lakeops.cli.options import BadArgument, Json
+from lakeops.cli.options import BadArgument, Json, parsed, value
 from lakeops.cli.output import Printer, StdoutClosed, StdoutFailed
 from lakeops.model.errors import LakeopsError, MergeConflict, out_of_resources
+from lakeops.model.names import given_place
 from lakeops.model.sanitising import masked
 from lakeops.version import __version__
 
@@ -142,7 +144,7 @@ class Root(TyperGroup):
         given = list(sys.argv[1:] if args is None else args)
         end = given.index("--") if "--" in given else len(given)
         given[:end] = ["--pre-sign=true" if word == "--pre-sign" else word for word in given[:end]]
-        out = Printer("--json" in given)
+        out = Printer("--json" in given[:end])
         try:
             code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
             out.flush()
@@ -167,7 +169,7 @@ def lakeops(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", metavar="", help="Show the version.")] = False,
     config: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Take settings from this file.", show_default=False)
+        Path | None, value("--config", "FILE", "Take settings from this file.", parser=parsed(given_place))
     ] = None,
     engine: Annotated[
         Literal["auto", "local", "spark"] | None,
@@ -176,12 +178,12 @@ def lakeops(
     json: Json = False,
 ) -> None:
     """Take the options that stand before the command."""
-    for name, value in ((CONFIG, config), ("LAKEOPS_ENGINE", engine)):
-        if value is not None:  # child processes, such as Spark's, take the same settings
+    for name, chosen in ((CONFIG, None if config is None else str(config)), ("LAKEOPS_ENGINE", engine)):
+        if chosen is not None:  # child processes, such as Spark's, take the same settings
             before = {} if name not in os.environ else {name: os.environ[name]}
             context.call_on_close(partial(os.environ.update, before))
             context.call_on_close(partial(os.environ.pop, name, None))  # the last one is called first
-            os.environ[name] = value
+            os.environ[name] = chosen
     if version:
         Printer(json).answer({"version": __version__}, [f"lakeops {__version__}"])
     elif context.invoked_subcommand is None:

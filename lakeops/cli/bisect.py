@@ -29,8 +29,8 @@ STDERR = 2
 """The file descriptor for the command's output. Stdout is for the answer."""
 
 SKIP = 125
-FIRST_ABORT = 128
-"""Exit codes of the command, as for ``git bisect run``."""
+FIRST_ABORT = 126
+"""Exit codes of the command, as for ``git bisect run``. A shell ends with 126 or 127 when it cannot run a program."""
 
 
 _Refs = Annotated[
@@ -92,8 +92,8 @@ def run(
     """Find the first bad commit between two refs, by a command that looks at commits.
 
     The command finds the commit in BISECT_URI (lakefs://REPO/COMMIT) and BISECT_COMMIT. It ends with 0 when the commit
-    is good, with 125 when it cannot tell, and with another code below 128 when the commit is bad. Any other end stops
-    the search.
+    is good, with 125 when it cannot tell, and with another code below 126 when the commit is bad. Any other end stops
+    the search: a shell ends with 126 or 127 when it cannot run the command.
     """
     has_refs = bool(words) and words[0].startswith((SCHEME, OTHER_SCHEME))
     refs, words = (words[:2], words[2:]) if has_refs else ([], words)

@@ -346,6 +346,8 @@ def fail_check(
     by: By = None,
 ) -> None:
     """Record that a commit has failed a check."""
+    if not findings.strip():
+        raise InvalidInput("say what the check found: FINDINGS is empty")
     made = session.ref(at).fail_check(name, findings, by=by)
     session.answer(made, [(made.commit_id, "yellow"), " has failed ", (made.name, "red"), ", says ", made.said_by])
 

@@ -77,7 +77,7 @@ def diff(
     shown = session.awaited("Comparing", islice(changes, session.amount))
     with session.paged():
         session.stream(counts.count(shown), change_line)
-    for line in counts.lines():
+    for line in counts.lines(session.amount):
         session.note(*line)
     if counts.tables:
         if uncommitted:
@@ -90,7 +90,9 @@ def diff(
             session.note(str(table))
     if not uncommitted:
         # Releases are often named newest first. The older one has changed nothing since.
-        if not (two_way or counts.all.total) and any(repository.compare(new, old, prefix=prefix)):
+        if not (two_way or counts.all.total or session.amount == 0) and any(
+            repository.compare(new, old, prefix=prefix)
+        ):
             turned = " ".join(str(LakeUri(left.repository, ref)) for ref in (new, old))
             session.note(f"They differ, but only {old} changed since both parted: lakeops diff {turned}")
         session.note_left_out([ref for ref in dict.fromkeys((old, new)) if repository.ref(ref).is_dirty])
@@ -121,10 +123,12 @@ class ChangeCounts:
             str(kind): self.all.by_kind[kind] for kind in (ChangeType.ADDED, ChangeType.REMOVED, ChangeType.CHANGED)
         }
 
-    def lines(self) -> Iterator[tuple[Styled, ...]]:
-        """Format the counts: a line for each folder where there are several, and a total."""
-        if not self.all.total:
-            yield ("No changes.",)
+    def lines(self, asked: int | None = None) -> Iterator[tuple[Styled, ...]]:
+        """Format the counts: a line for each folder where there are several, and a total if fewer than ``asked``."""
+        if self.all.total in (0, asked):
+            yield (
+                f"{counted(asked, 'change')} shown, as --amount asks." if asked == self.all.total else "No changes.",
+            )
             return
         yield ("",)
         if len(self.folders) > 1:

@@ -10,21 +10,21 @@ import shutil
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
 import typer
 
 from lakeops.cli import options
-from lakeops.cli.options import flag, given_place, parse_metadata, ref, uri, value
+from lakeops.cli.options import flag, parse_metadata, ref, uri, value
 from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.formatting import counted, human_size, moment
-from lakeops.model.names import LakeUri, as_folder, check_path
+from lakeops.model.names import LakeUri, as_folder, given_place
 from lakeops.model.records import ByteCounter, CommonPrefix, Entry, guess_type, is_marker
 from lakeops.model.sanitising import excerpt
 
@@ -83,7 +83,7 @@ def upload(
     """
     match [*([] if source is None else [source]), *places]:
         case [str(source), LakeUri() as to]:
-            path, metadata = to.with_prefix()[2], parse_metadata(meta)
+            path, metadata = (to.with_path() if source == STDIN else to.with_prefix())[2], parse_metadata(meta)
         case _:
             raise InvalidInput(
                 "give one file or folder and one place: lakeops fs upload FILE lakefs://REPO/BRANCH/PATH"
@@ -93,7 +93,7 @@ def upload(
     with session.progress("Uploading", size=True) as report, branch.batch() as batch:
         put = partial(batch.put, metadata=metadata)
         if source == STDIN:
-            entries = [put(check_path(path), sys.stdin.buffer, content_type=content_type or guess_type(path))]
+            entries = [put(path, sys.stdin.buffer, content_type=content_type or guess_type(path))]
         else:
             counter = ByteCounter(report, "Uploading", sum(item.size_bytes for item in uploads))
             entries = transfer(session, uploads, partial(_upload, put, content_type, counter), counter, parallelism)
@@ -114,7 +114,7 @@ def _files_to_upload(source: str, path: str, *, recursive: bool, skip_special: b
         if recursive:
             raise InvalidInput("stdin is one object; leave out --recursive")
         return []
-    start = Path(given_place(source))
+    start = given_place(source)
     if not recursive:
         return [of_file(start, path)]
     with translated(start):
@@ -151,18 +151,17 @@ def download(
     """
     from lakeops.ops.local.index import check_names
 
-    given_place(destination)
     handle, path = session.at_path(source, folder=recursive)
     with session.progress("Downloading", size=True) as report:
         if recursive:
-            prefix, root = as_folder(path), Path(destination)
+            prefix, root = as_folder(path), given_place(destination)
             found = [entry for entry in handle.list(prefix) if isinstance(entry, Entry) and not is_marker(entry)]
             if not found:
                 advice = "; it is an object, leave out --recursive" if path and handle.exists(prefix[:-1]) else ""
                 raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(handle.id)}{advice}")
             names = [entry.path.removeprefix(prefix) for entry in found]
-            downloads = [(entry, root, below(root, name)) for entry, name in zip(found, names, strict=True)]
             check_names(names, folds=False)
+            downloads = [(entry, root, root / name) for entry, name in zip(found, names, strict=True)]
         else:
             with _naming_the_option(handle, path):
                 entry = handle.stat(path)
@@ -180,11 +179,12 @@ def download(
 
 def _target(destination: str, path: str) -> tuple[Path, Path]:
     from lakeops.ops.files import translated
+    from lakeops.ops.local.index import check_file_name
 
-    given = Path(destination)
+    given = given_place(destination)
     with translated(given):
         is_folder = destination.endswith("/") or given.is_dir()
-    return (given, below(given, path.rpartition("/")[2])) if is_folder else (given.parent, given)
+    return (given, given / check_file_name(path.rpartition("/")[2])) if is_folder else (given.parent, given)
 
 
 def _download(open_entry: Callable[..., BinaryIO], counter: ByteCounter, item: tuple[Entry, Path, Path]) -> None:
@@ -193,18 +193,8 @@ def _download(open_entry: Callable[..., BinaryIO], counter: ByteCounter, item: t
         write_below(root, target, counter.counting(contents))
 
 
-def below(root: Path, relative: str) -> Path:
-    """Join an object's path to ``root``. Raises ``InvalidPath`` for one that leads elsewhere or aliases another."""
-    if any(part in {"", ".", ".."} for part in relative.split("/")):
-        raise InvalidPath(
-            f"object path {excerpt(relative)} cannot be a file below {excerpt(str(root))}: "
-            "it has an empty part, '.' or '..'; nothing was written for it"
-        )
-    return root / relative
-
-
-def write_below(root: Path, target: Path, source: BinaryIO) -> int:
-    """Write a file below ``root``, replacing one of that name. Returns its size in bytes.
+def write_below(root: Path, target: Path, source: BinaryIO) -> None:
+    """Write a file below ``root``, replacing one of that name.
 
     Raises ``InvalidPath`` when a symbolic link on the way leads elsewhere, ``InvalidInput`` when the system refuses.
     """
@@ -220,7 +210,6 @@ def write_below(root: Path, target: Path, source: BinaryIO) -> int:
             here.mkdir(exist_ok=True)
         with appearing(target) as file:
             shutil.copyfileobj(source, file, _PIECE)
-            return file.tell()
 
 
 # --- many files at a time ---
@@ -253,7 +242,7 @@ def ls(
     under: Annotated[LakeUri, uri("lakefs://REPO/REF[/PREFIX]", "Where to look.")],
     recursive: Annotated[bool, flag("--recursive -r", "List every object below the prefix.")] = False,
 ) -> None:
-    """List objects and folders under a prefix."""
+    """List objects and folders under a prefix. --prefix goes on from it, and --after is a whole path."""
     ref, prefix = session.at_path(under, folder=True)
     items = ref.list(prefix + session.prefix, after=session.after, delimiter="" if recursive else "/")
     session.stream(islice(items, session.amount), partial(_columns, compact=is_terminal(sys.stdout)))
@@ -288,8 +277,9 @@ def cat(session: Session, at: options.ObjectUri) -> None:
     """
     handle, path = session.at_path(at)
     if session.as_json:
-        content = b64encode(handle.read(path)).decode("ascii")
-        session.document({**handle.stat(path).to_json(), "encoding": "base64", "content": content})
+        entry = handle.stat(path)
+        content = b64encode(handle.read_entry(entry)).decode("ascii")
+        session.document({**entry.to_json(), "encoding": "base64", "content": content})
         return
     with handle.open(path) as file:
         session.binary(iter(lambda: file.read(_PIECE), b""))
@@ -320,21 +310,22 @@ def rm(
     branch, path = session.on_branch(at, folder=recursive)
     if recursive:
         folder = as_folder(path)
-        pinned = branch.pin(folder)
+        pinned = branch.pin(path)
+        named = None if path == folder else branch.find(path)  # an object may have the folder's name
 
         def show() -> None:
             def title(count: int) -> Sequence[Styled]:
                 return (f"This removes {counted(count, 'object')} from ", (branch.id, "red"), ":")
 
-            session.losses(branch.list(folder), title, lambda entry: [("- ", "red"), entry.path])
+            found = chain([named] if named else [], branch.list(folder))
+            session.losses(found, title, lambda entry: [("- ", "red"), entry.path])
 
         asked = session.confirm("Remove them?", show, optional=True)
         with session.progress(f"Removing {path}"):
             count = branch.delete_prefix(folder, pinned=pinned if asked else None)
-            if path and not path.endswith("/"):  # an object may have the folder's name
-                with suppress(ObjectNotFound):
-                    branch.delete(path)
-                    count += 1
+            if named is not None:
+                branch.delete(path, seen=named)
+                count += 1
         if not count:
             raise ObjectNotFound(f"no objects under {excerpt(folder)} on {branch.id!r}; nothing was removed")
     else:
@@ -373,7 +364,7 @@ def _to_other_path(
     session: Session, source: LakeUri, destination: LakeUri, *, recursive: bool, moves: bool = False
 ) -> None:
     """Copy or move what the source names. An object keeps its name in a folder."""
-    repository, ref, old = source.with_prefix()
+    repository, ref, old = source.with_prefix() if recursive else source.with_path()
     other, name, new = destination.with_prefix()
     if repository != other:
         raise InvalidInput(f"both must be in one repository, not in {repository!r} and {other!r}")

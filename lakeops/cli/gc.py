@@ -16,7 +16,7 @@ from lakeops.cli.output import Styled
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import InvalidInput, NotFound
-from lakeops.model.formatting import counted, human_size, moment
+from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.names import LakeUri
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def delete_rules(session: Session, uri: RepositoryUri) -> None:
     collection = session.repository(uri).gc
     before = collection.rules()
     collection.set_rules(None)
-    shown = json_text.dumps(before) if before else "none"
-    session.answer({"removed": before}, ["From now on no commit expires; the rules were ", shown])
+    removed = f"From now on no commit expires; the rules were {json_text.dumps(before)}"
+    session.answer({"removed": before}, [removed if before else "There were no rules; every commit is kept"])
 
 
 def _read(file: str) -> str:
@@ -115,10 +115,13 @@ def grace(
     found = collection.grace() if seconds is None else collection.set_grace(seconds)
     later = []
     if found["pending_seconds"] is not None:
-        pending = f"{found['pending_seconds'] / 3600:g} h; until then the longer one counts"
+        pending = f"{_hours(found['pending_seconds'])}; until then the longer one counts"
         later = [[f"From {moment(found['pending_from'])} on: {pending}"]]
-    hours = f"{found['grace_seconds'] / 3600:g} h"
-    session.answer(found, ["Grace period of ", (str(uri), "green"), ": ", hours], *later)
+    session.answer(found, ["Grace period of ", (str(uri), "green"), ": ", _hours(found["grace_seconds"])], *later)
+
+
+def _hours(seconds: int) -> str:
+    return span(seconds) if seconds % 3600 else f"{seconds // 3600:,} h"
 
 
 @command(app, "confirm-clock", example="gc confirm-clock")

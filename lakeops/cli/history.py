@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -73,7 +72,8 @@ def import_(
 ) -> None:
     """Import objects without copying them.
 
-    The folder then holds what the source holds, and nothing else. The other paths of the branch stay as they are.
+    The folder then holds what the source holds, and nothing else. A single object replaces only its own path. The
+    other paths of the branch stay as they are.
     """
     metadata = parse_metadata(meta)
     branch, prefix = session.on_branch(to, folder=True)
@@ -109,8 +109,7 @@ def log(
     repository_id, ref, path = at.with_prefix()
     if path and prefix:
         raise InvalidInput("give a path or --prefix, not both")
-    if path.endswith("/"):
-        path, prefix = "", path
+    path, prefix = ("", path) if path.endswith("/") else (path, prefix)
     if graph and (path or prefix or author):
         raise InvalidInput("--graph draws a whole history; leave out the path, --prefix and --author")
     repository = session.lake.repository(repository_id)
@@ -144,6 +143,8 @@ def log(
                 session.line(rest if place else before, *line)
             for line in following:
                 session.line(line)
+    if commit is None and session.amount != 0:
+        session.note("No commits; a folder ends in a slash." if path else "No commits.")
     if unknown:
         session.note(f"{counted(len(unknown), 'commit')} left out: commits that tell their changes have expired.")
     if commit is not None and commit.parents and session.amount is None and not (path or prefix or since or author):
@@ -200,11 +201,9 @@ def reflog(
     repository = session.lake.repository(where.repository)
     limit = sys.maxsize if session.after else 1000 if session.amount is None else session.amount
     moves = session.part(repository.reflog(name, limit=limit), "sequence", newest_first=True)
-    first = next(moves, None)
-    if name is not None and first is None and session.amount != 0 and not session.after:
-        repository.ref(name).commit_id  # noqa: B018 - raises when there was never such a ref
+    move = None
     with session.paged():
-        for move in moves if first is None else chain([first], moves):
+        for move in moves:
             was = f" (was {move.old[:SHORT_ID]})" if move.old and move.new else ""
             to = move.new or move.old or ""
             session.answer(
@@ -212,6 +211,8 @@ def reflog(
                 [(to[:SHORT_ID], "yellow"), "  ", moment(move.at)[:19], "  ", move.action.ljust(17), "  ",
                  (move.ref, "cyan"), was, " by ", move.actor],
             )  # fmt: skip
+    if name is not None and move is None and session.amount != 0 and not session.after:
+        repository.ref(name).commit_id  # noqa: B018 - raises when there was never such a ref
 
 
 def commit_lines(commit: Commit) -> Iterator[Sequence[Styled]]:
@@ -334,14 +335,16 @@ def _author_cells(one: Written) -> Iterable[Styled]:
 def audit(
     session: Session,
     where: Annotated[LakeUri | None, uri("[lakefs://REPO]", "A repository, also a deleted one. Default: all.")] = None,
-    since: Annotated[str | None, value("--since", "TIME", "Only changes since then, such as 2026-01-31.")] = None,
+    since: Annotated[str | None, value("--since", "TIME", "Only changes since then: 2026-01-31, or 3d.")] = None,
     until: Annotated[str | None, value("--until", "TIME", "Only changes before then.")] = None,
     actor: Annotated[str | None, value("--actor", "NAME", "Only changes by this user or database login.")] = None,
 ) -> None:
     """Show who changed what, newest first: of one repository, or of all."""
     repository = None if where is None else where.only_repository()
     amount = None if session.after else session.amount
-    found = session.lake.audit(repository, since=since, until=until, actor=actor, amount=amount)
+    first, last = (None if text is None else instant(text, session.now()) for text in (since, until))
+    found = session.lake.audit(repository, since=first, until=last, actor=actor, amount=amount)
+    record = None
     for record in session.part(found, "sequence", newest_first=True):
         before, after = record.before, record.after
         names = [record.repository, *((record.kind, record.ref) if record.kind != "repository" else ())]
@@ -354,6 +357,8 @@ def audit(
             [f"{moment(record.at)[:19]}  {record.action.ljust(18)} ", (what, "cyan"), change],
             ["    by ", (record.actor, "green"), login, claimed],
         )
+    if record is None and repository is not None and not any(session.lake.audit(repository, amount=1)):
+        session.lake.repository(repository)  # raises when there was never one
 
 
 def _shortened(text: str | None) -> str:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lakeops.cli import options
 from lakeops.cli.changes import change_line
-from lakeops.cli.options import Message, Metadata, flag, parse_metadata, ref_in, uri, value
+from lakeops.cli.options import argument, flag, parse_metadata, parsed, ref_in, uri, value
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput
 from lakeops.model.formatting import counted, human_size
-from lakeops.model.names import LakeUri
+from lakeops.model.names import LakeUri, given_place
 from lakeops.model.records import Change
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 app: typer.Typer = typer.Typer(help="Keep a folder of a ref in a directory.", add_completion=False)
 
 Followable = Annotated[LakeUri, uri("lakefs://REPO/REF/PREFIX", "What to follow: a folder of a ref, or all of it.")]
-Place = Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The directory; the working directory if not given.")]
+Place = Annotated[Path, argument("DIRECTORY", "The working directory if not given.", parser=parsed(given_place))]
 Force = Annotated[bool, flag("--force", "Give up files that were changed on both sides: take the ref's.")]
 HERE = Path()
 IN_BYTES = ("Reading files", "Downloading", "Uploading")
@@ -42,7 +43,7 @@ def clone(session: Session, source: Followable, directory: Place = HERE) -> None
         done = ref.clone(directory, prefix)
     session.note_left_out([ref.id] if ref.is_dirty else [])
     session.answer(done, ["Cloned ", (done.uri, "green"), f" to {directory}: ", _amount(done.taken)])
-    if not done.taken and prefix:
+    if not done.taken and prefix and next(iter(ref.list(prefix)), None) is None:
         session.note(f"There is nothing under {prefix!r} at {ref.id!r} yet.")
 
 
@@ -136,12 +137,10 @@ def _amount(changes: Sequence[Change]) -> str:
 @command(app, "commit", example='local commit raw/ -m "mend row 7"', progress=True, moves=True)
 def commit(
     session: Session,
-    message: Message,
+    message: options.Message,
     directory: Place = HERE,
-    meta: Metadata = None,
-    skip_special: Annotated[
-        bool, flag("--skip-special", "Leave out links, pipes and devices. Otherwise refuse them.")
-    ] = False,
+    meta: options.Metadata = None,
+    skip_special: options.SkipSpecial = False,
 ) -> None:
     """Commit what changed in a directory to the branch that it follows.
 
@@ -159,4 +158,4 @@ def list_all(session: Session, directory: Place = HERE) -> None:
     from lakeops.ops.local.clone import followed
 
     found, header = session.part(followed(directory), "directory"), ("Directory", "Commit", "Follows")
-    session.table(found, header, lambda one: ((one.directory, "cyan"), commit_id(one.commit_id), one.uri))
+    session.table(found, header, lambda one: ((one.directory, "cyan"), commit_id(one.commit_id), one.uri or one.error))

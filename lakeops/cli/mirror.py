@@ -24,6 +24,8 @@ app.add_typer(replication.app)
 
 # --- a mirror's life ---
 
+_FOLLOWED = "to follow; may be repeated. All by default."
+
 
 @command(
     app,
@@ -49,12 +51,8 @@ def create(
             "one, or airflow:CONNECTION; then the repository, where it has another name.",
         ),
     ],
-    branch: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Branches to follow; may be repeated. All by default.")
-    ] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Tags to follow; may be repeated. All by default.")
-    ] = None,
+    branch: Annotated[list[str] | None, value("--branch", "PATTERN", f"Branches {_FOLLOWED}")] = None,
+    tag: Annotated[list[str] | None, value("--tag", "PATTERN", f"Tags {_FOLLOWED}")] = None,
     no_tags: Annotated[bool, flag("--no-tags", "Follow no tags.")] = False,
     read_only_source: Annotated[
         bool,

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
-from pathlib import Path
 from threading import Thread
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from lakeops.model.errors import InvalidInput
-from lakeops.model.names import OTHER_SCHEME, SCHEME, LakeUri, split_connection
+from lakeops.model.names import OTHER_SCHEME, SCHEME, LakeUri, given_place, split_connection
 
 T = TypeVar("T")
 _NEXT_PAIR = re.compile(r"[\w.:/-]+=")
@@ -118,20 +117,13 @@ def value(names: str, metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN
     return typer.Option(*names.split(), metavar=metavar, help=text, show_default=False, **more)
 
 
-def given_place(place: str) -> str:
-    """Return a place on this machine. An empty one would be the working directory. Raises ``InvalidInput``."""
-    if not place:
-        raise InvalidInput("an empty text names no file or folder; write . for the working directory")
-    return place
-
-
 def url_of(place: str) -> str:
     """Turn a place into a URL. A place without a scheme is a directory of this machine."""
     if "://" in place:
         return place
     from lakeops.store.layout import quote_path
 
-    return "file://" + quote_path(str(Path(given_place(place)).resolve()))
+    return "file://" + quote_path(str(given_place(place).resolve()))
 
 
 Json = Annotated[

@@ -95,8 +95,10 @@ def delete(session: Session, uri: RepositoryUri) -> None:
     """Forget a repository: its branches, tags and history. Its objects stay where they are."""
     repository = session.repository(uri)
     followed = session.lake.catalog.mirrors.find(repository.id)
-    session.confirm(f"Delete repository {repository.id!r}?", lambda: _show_deletion(session, repository, followed))
-    session.lake.delete_repository(repository.id)
+    newest = next(iter(repository.reflog(limit=1)), None)
+    question = f"Delete repository {repository.id!r}?"
+    asked = session.confirm(question, lambda: _show_deletion(session, repository, followed))
+    session.lake.delete_repository(repository.id, seen=newest.sequence if asked and newest else None)
     namespace = repository.storage_namespace
     session.answer(
         repository.record,

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from errno import EADDRINUSE
 from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import parse_qsl, unquote
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, LakeopsError, out_of_resources
+from lakeops.model.errors import InvalidInput, LakeopsError, PreconditionFailed, out_of_resources
 from lakeops.model.records import Credentials
 from lakeops.model.sanitising import masked, safe
 
@@ -276,6 +277,7 @@ def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[soc
     """A socket that takes connections at an address.
 
     Raises:
+        PreconditionFailed: the port is taken.
         InvalidInput: nothing can listen there.
         InvalidInput: ``invalid_settings``: other machines would reach it, and there are no keys.
     """
@@ -284,7 +286,8 @@ def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[soc
         opened = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no address"
-        raise InvalidInput(f"cannot listen at {host}:{port}: {reason}") from None
+        refused = PreconditionFailed if getattr(error, "errno", None) == EADDRINUSE else InvalidInput
+        raise refused(f"cannot listen at {host}:{port}: {reason}") from None
     with opened:
         # The address is looked at, and not the name: a name may lead anywhere.
         if keys is None and not ip_address(opened.getsockname()[0]).is_loopback:

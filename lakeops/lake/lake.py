@@ -165,12 +165,13 @@ class Lake(LakeConnection):
         folder = find(directory)
         return Local(self.context(self.catalog.repositories.get(read(folder).repository)), folder)
 
-    def delete_repository(self, name: str) -> None:
+    def delete_repository(self, name: str, *, seen: int | None = None) -> None:
         """Forget a repository. Its objects stay where they are. Raises ``RepositoryNotFound``.
 
-        This catalog also gives up the right to delete in the storage namespace, unless the store is down.
+        This catalog also gives up the right to delete in the storage namespace, unless the store is down. ``seen`` is
+        the ``sequence`` of the newest move of its reflog that somebody saw: raises ``NotAsSeen`` after a newer one.
         """
-        ops.repository.delete_repository(self.catalog, self.stores(), check_asked(name, "a repository"))
+        ops.repository.delete_repository(self.catalog, self.stores(), check_asked(name, "a repository"), seen)
 
     def audit(
         self,

@@ -205,7 +205,7 @@ class MergeConflict(LakeopsError):
         shown = ", ".join(conflicts[:3]) + (", ..." if len(conflicts) > 3 else "")
         if kind == "clone_conflict":
             changed = "1 file was" if len(conflicts) == 1 else f"{len(conflicts):,} files were"
-            words = f"{changed} changed in {source!r} and at {destination!r}: {shown}; none of them was replaced. "
+            words = f"{changed} changed in {source!r} and at {destination!r}: {shown}; they stay as they are. "
             words += "Put your version aside and pull, or give it up: pull and checkout take --force"
         else:
             paths = "path" if len(conflicts) == 1 else "paths"

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from lakeops.model.errors import InvalidInput, InvalidPath
@@ -50,6 +51,13 @@ _RULES = {
 
 
 _bad_name = partial(InvalidInput, kind="invalid_name")
+
+
+def given_place(place: str | Path) -> Path:
+    """A place on this machine. An empty text would be the working directory. Raises ``InvalidInput``."""
+    if not str(place):
+        raise InvalidInput("an empty text names no file or folder; write . for the working directory")
+    return Path(place)
 
 
 def is_text(name: str) -> bool:
@@ -248,7 +256,8 @@ def parse_ref(text: str) -> RefExpression:
         base, committed_only = base[:-1], True
     broken = None if COMMIT_ID.fullmatch(base) else broken_rule(base)
     if broken is not None:
-        raise _invalid(text, f"{excerpt(base)} cannot be a ref, it {broken}")
+        why = f"{excerpt(base)} cannot be a ref, it {broken}"
+        raise InvalidInput(why, kind="invalid_ref") if base == text else _invalid(text, why)
     if first is None:
         return RefExpression(text, base, (), committed_only, is_name=not committed_only)
     if committed_only:
@@ -342,7 +351,7 @@ class LakeUri:
                 parse_ref(ref)
             check_prefix(path)
         except InvalidInput as error:
-            raise InvalidInput(f"{excerpt(text)} is not a lakefs:// URI: {error.message}", kind="invalid_uri") from None
+            raise InvalidInput(f"{excerpt(text)}: {error.message}", kind="invalid_uri") from None
         return cls(repository, ref or None, path if slash else None)
 
     def __str__(self) -> str:

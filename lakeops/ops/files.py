@@ -106,14 +106,24 @@ def reading(path: Path, *, follow: bool) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def appearing(target: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the target's name at the end. After an exception the target is as it was."""
-    draft = target.parent / f".lakeops-{Ids().new()}.part"
+def appearing(target: Path, place: Path | None = None) -> Iterator[BinaryIO]:
+    """A file to write in a ``place``, or beside the target, which takes the target's name and permissions at the end.
+
+    After an exception the target is as it was. Raises ``InvalidInput`` for a pipe, a device, or a link in ``/dev``.
+    """
+    is_stream = target.exists() and not target.is_file() and not target.is_dir()
+    if is_stream or (target.is_symlink() and target.parent.resolve() == Path("/dev")):
+        raise InvalidInput(f"{excerpt(str(target))} is no regular file; `lakeops fs cat` writes into pipes and devices")
+    draft = (place or target.parent) / f".lakeops-{Ids().new()}.part"
     try:
         with draft.open("xb") as file:
+            if target.is_file() and not target.is_symlink():
+                os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
             yield file
         draft.replace(target)
-    except BaseException:
-        with suppress(FileNotFoundError):
+    except BaseException as error:
+        with suppress(OSError):
             draft.unlink()
+        if isinstance(error, OSError) and error.filename == str(draft):
+            error.filename = str(target)
         raise

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lakeops.catalog.records import Staged
-from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken
+from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken
 from lakeops.model.ids import check_content_type, check_metadata
-from lakeops.model.names import as_folder, check_path, check_prefix
+from lakeops.model.names import as_folder, check_path, check_prefix, given_place, is_text
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry, guess_type
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, public, require_stageable, when_moved
@@ -225,16 +225,17 @@ def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload
     for name, status in walk(folder):
         file = folder / name
         own = is_clone_state(name)
-        if stat.S_ISREG(status.st_mode) and not own:
+        if stat.S_ISREG(status.st_mode) and not own and is_text(name):
             if not os.access(file, os.R_OK):
                 raise InvalidInput(f"{excerpt(str(file))}: permission denied")
             found.append(FileUpload(file, check_path(as_folder(path) + name), status.st_size))
         elif not skip_special:
             kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
             what = "a clone's own" if own else kind
-            raise InvalidInput(
-                f"{excerpt(str(file))} is {what}; remove it, or leave such files out with --skip-special"
-            )
+            advice = "remove it, or leave such files out with --skip-special"
+            if not is_text(name):
+                raise InvalidPath(f"the name {repr(os.fsencode(name))[1:]} is not UTF-8; {advice}")
+            raise InvalidInput(f"{excerpt(str(file))} is {what}; {advice}")
     return found
 
 
@@ -257,8 +258,8 @@ def upload(
         path: the object's path, or a folder that ends in a slash. A directory's files go below it.
         metadata: user metadata of every object.
         content_type: the media type of every object. Guessed from each object's name when left out.
-        skip_special: leave out links, pipes, devices and a clone's own files below a directory. Without it they are an
-            error.
+        skip_special: leave out links, pipes, devices, a clone's own files and names that are not UTF-8 below a
+            directory. Without it they are an error.
 
     Raises:
         InvalidInput, InvalidPath: a file cannot be read, or cannot be an object.
@@ -266,7 +267,7 @@ def upload(
     if not isinstance(source, str | Path):
         raise InvalidInput(f"the source is a file or a directory, not {excerpt(source)}")
     check_prefix(path)
-    start = Path(source)
+    start = given_place(source)
     with translated(start):
         is_folder = start.is_dir()
     items = of_folder(start, path, skip_special=skip_special) if is_folder else [of_file(start, path)]

@@ -82,11 +82,11 @@ def create_repository(
     return repository
 
 
-def delete_repository(catalog: Catalog, stores: Stores, name: str) -> None:
+def delete_repository(catalog: Catalog, stores: Stores, name: str, seen: int | None) -> None:
     """Forget a repository, and give up the right to delete in its namespace, if its store can be reached."""
     namespace = catalog.repositories.get(name).storage_namespace
     own = catalog.repositories.ownership(name)
-    catalog.repositories.delete_repository(name)
+    catalog.repositories.delete_repository(name, seen)
     with suppress(LakeopsError):
         release(stores.at(namespace), own)
 

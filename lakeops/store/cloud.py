@@ -298,7 +298,7 @@ class CloudStore(BucketStore):
                 name = next(item.key for item in page if special[item.key])
                 raise InvalidInput(
                     f"bucket {self.bucket!r} holds what cannot be an object: {excerpt(name + '/')} (it marks a "
-                    "folder); remove it, or skip special files"
+                    "folder); remove it, or leave it out with --skip-special"
                 )
             if kept:
                 yield Listing(

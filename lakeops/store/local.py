@@ -346,7 +346,8 @@ class _LocalScan:
         shown = ", ".join(f"{excerpt(base + name)} ({kind})" for name, kind in sorted(special)[:_SHOWN])
         more = f" and {len(special) - _SHOWN:,} more beside them" if len(special) > _SHOWN else ""
         return InvalidInput(
-            f"{self.url!a} holds what cannot be an object: {shown}{more}; remove it, or skip special files"
+            f"{self.url!a} holds what cannot be an object: {shown}{more}; "
+            "remove it, or leave it out with --skip-special"
         )
 
     def _missing_directory(self, names: Names) -> ObjectNotFound | Transient:

@@ -339,8 +339,8 @@ def test_an_asset_has_one_spelling(written, kept):
     [
         ("lakefs://flights", "name a branch"),
         ("lakefs://flights/main~1", "name a branch"),
-        ("lakefs://Flights/main", "is not a lakefs:// URI"),
-        ("lakefs://flights/no way", "is not a lakefs:// URI"),
+        ("lakefs://Flights/main", "is not a repository name"),
+        ("lakefs://flights/no way", "cannot be a ref"),
         ("lakefs://flights/main/what?x=1", "write '[?]' as %3F"),
     ],
 )

@@ -54,7 +54,8 @@ class Commands:
 
     def error(self, *args: str) -> dict[str, object]:
         """The error of a command that must fail, checked to be the same in both forms; ``exit_code`` is added."""
-        as_json, as_text = self(*args, "--json"), self(*args)
+        end = args.index("--") if "--" in args else len(args)
+        as_json, as_text = self(*args[:end], "--json", *args[end:]), self(*args)
         assert as_json.exit_code == as_text.exit_code != 0, (as_json.output, as_text.output)
         assert as_json.stderr == ""
         assert as_text.stdout == ""

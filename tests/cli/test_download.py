@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from lakeops.cli.fs import write_below
+from lakeops.fs import LakeopsFileSystem
+from lakeops.model.errors import InvalidInput
 
 R = "lakefs://flights"
 
@@ -67,6 +72,42 @@ def test_files_are_replaced_whole(run, flights):
     run.ok("fs", "download", f"{R}/main/raw/a.csv")
     assert Path("a.csv").read_bytes() == b"1,2,3\n"
     assert [path.name for path in Path().iterdir()] == ["a.csv"], "no temporary file is left"
+
+
+@pytest.mark.parametrize("way", ["fs download", "local pull", "fsspec"])
+def test_a_file_s_permissions_stay_when_it_is_replaced(run, flights, way):
+    run.ok("local", "clone", f"{R}/main/raw/", "raw")
+    Path("raw/a.csv").chmod(0o700)
+    flights.branch("main").put("raw/a.csv", b"new")
+    flights.branch("main").commit("new")
+    if way == "fsspec":
+        LakeopsFileSystem().get_file("flights/main/raw/a.csv", "raw/a.csv")
+    else:
+        run.ok(*way.split(), *([f"{R}/main/raw/a.csv"] if way == "fs download" else []), "raw")
+    assert Path("raw/a.csv").read_bytes() == b"new"
+    assert Path("raw/a.csv").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("target", ["pipe", "link", "socket", "/dev/stdout"])
+def test_what_is_no_regular_file_is_not_replaced(run, flights, monkeypatch, target):
+    if target.startswith("/dev"):
+        monkeypatch.setattr("lakeops.ops.files.Ids", None)  # nothing is ever written there
+    os.mkfifo("pipe")
+    Path("link").symlink_to("pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+    before = Path(target).lstat()
+    error = run.error("fs", "download", f"{R}/main/raw/a.csv", target)
+    assert error["exit_code"] == 2
+    assert "lakeops fs cat" in error["message"]
+    with pytest.raises(InvalidInput):
+        LakeopsFileSystem().get_file("flights/main/raw/a.csv", target)
+    assert (Path(target).lstat().st_mode, Path(target).lstat().st_ino) == (before.st_mode, before.st_ino)
+
+
+def test_an_error_names_the_destination(run, flights):
+    error = run.error("fs", "download", f"{R}/main/raw/a.csv", "/proc/nosuch")
+    assert error["message"].startswith("'/proc/nosuch':")
 
 
 def test_a_file_in_the_place_of_a_folder(run, flights):
@@ -150,6 +191,16 @@ def test_cat_is_byte_exact(run, process, flights):
     data = bytes(range(256)) * 5000
     flights.branch("dev").put("blob", data)
     assert process("fs", "cat", f"{R}/dev/blob").stdout == data
+
+
+def test_cat_gives_the_record_of_the_contents(run, flights, monkeypatch):
+    def encoded(data):
+        flights.branch("dev").put("raw/c.csv", b"a later version")
+        return base64.b64encode(data)
+
+    monkeypatch.setattr("lakeops.cli.fs.b64encode", encoded)
+    record = run.json("fs", "cat", f"{R}/dev/raw/c.csv")
+    assert len(base64.b64decode(record["content"])) == record["size_bytes"]
 
 
 @pytest.mark.parametrize("data", [b"", b"1,2,3", b"1,2,3\n\n", b"9,9,9\n"], ids=["empty", "short", "long", "other"])

@@ -106,7 +106,7 @@ CASES = {
     "no presigned URL": (["fs", "presign", f"{R}/main/readme.md"], 1, "unsupported"),
     "no such file": (["fs", "upload", "-s", "nosuch.txt", f"{R}/dev/x"], 2, "invalid_input"),
     "folder without recursive": (["fs", "upload", "-s", ".", f"{R}/dev/x"], 2, "invalid_input"),
-    "stdin without a path": (["fs", "upload", "-s", "-", f"{R}/dev"], 2, "invalid_path"),
+    "stdin without a path": (["fs", "upload", "-s", "-", f"{R}/dev"], 2, "invalid_uri"),
     "fsck of nothing": (["fsck", "lakefs://none"], 4, "repository_not_found"),
     "fsck of a ref": (["fsck", f"{R}/main"], 2, "invalid_uri"),
     "import to no branch": (["import", "--from", ".", "--to", R, "-m", "m"], 2, "invalid_uri"),
@@ -116,6 +116,10 @@ CASES = {
     "history of nothing": (["history", f"{R}/main/nosuch"], 4, "object_not_found"),
     "mirror setup of nothing": (["mirror", "setup-s3", "lakefs://none", "--destination", "s3://else/x"], 4,
           "repository_not_found"),
+    "copy of no path": (["fs", "cp", f"{R}/main/", f"{R}/dev/x"], 2, "invalid_uri"),
+    "audit of nothing": (["audit", "lakefs://none", "--since", "3d"], 4, "repository_not_found"),
+    "settings in an empty place": (["--config", "", "repo", "list"], 2, "invalid_input"),
+    "a failure without findings": (["check", "fail", f"{R}/main", "quality", " "], 2, "invalid_input"),
     "stdin with recursive": (["fs", "upload", "-s", "-", "-r", f"{R}/dev/x"], 2, "invalid_input"),
 }  # fmt: skip
 
@@ -152,6 +156,16 @@ def test_nothing_happens_without_a_yes(run, flights):
     assert run("repo", "delete", "lakefs://flights").exit_code == 2
     assert run.lines("reflog", "lakefs://flights") == before
     assert [change.path for change in flights.branch("dev").uncommitted()] == ["raw/c.csv"]
+
+
+def test_an_option_of_the_command_to_run_is_its_own(run, unchanged):
+    result = run("bisect", "run", f"{R}/main~2", f"{R}/main", "--", "/no/such", "--json")
+    assert (result.exit_code, result.stdout, result.stderr[:6]) == (2, "", "Error:")
+
+
+def test_the_wrong_part_of_a_uri_is_named_once(run, home):
+    assert run("log", "lakefs://No/main").stderr.startswith("Error: 'lakefs://No/main': 'No' is not a repository name:")
+    assert run("log", f"{R}/a..b").stderr.startswith(f"Error: '{R}/a..b': 'a..b' cannot be a ref, it has '..'")
 
 
 def test_usage_errors_say_where_to_look(run):

@@ -196,6 +196,7 @@ def test_the_grace_period_is_shown_and_changed(run, flights):
     assert "on: 1 h; until then the longer one counts\n" in shown
     found = run.json("gc", "grace", "lakefs://flights")
     assert (found["grace_seconds"], found["pending_seconds"]) == (172_800, 3600)
+    assert "on: 24 s; until" in run.ok("gc", "grace", "lakefs://flights", "24")
     error = run.error("gc", "grace", "lakefs://flights", "soon")
     assert (error["kind"], error["exit_code"]) == ("invalid_input", 2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,37 @@ def test_names_cannot_draw_on_a_terminal(run, cloned):
     assert "\\x1b[2J" in shown
     assert "\x1b[2J" not in shown
     assert "link\\x07" in shown
+
+
+@pytest.mark.parametrize("words", ["status", "pull --force", "checkout --ref v1", "commit -m x", "list"])
+@pytest.mark.parametrize("directory", ["", "nosuch", "a.csv"])
+def test_a_directory_that_is_none_is_refused(run, cloned, monkeypatch, words, directory):
+    monkeypatch.chdir("raw")
+    Path("a.csv").write_text("mine")
+    assert run.error("local", *words.split(), directory)["exit_code"] == 2
+    assert run.error("local", "clone", f"{R}/main/raw/", "")["exit_code"] == 2
+    assert Path("a.csv").read_text() == "mine"
+    assert cloned.ref("main").commit.message == "load day 2"
+
+
+def test_a_damaged_clone_is_listed(run, cloned):
+    run.ok("local", "clone", f"{R}/main/raw/", "other")
+    Path("raw/.lakeops-local/index.json").write_text("{")
+    other, damaged = run.ok("local", "list").splitlines()
+    assert other.endswith(f"{R}/main/raw/")
+    assert "damaged" in damaged
+    assert run.json("local", "list")[1]["commit_id"] == ""
+
+
+def test_a_clone_that_is_there_is_not_empty(run, cloned):
+    assert "nothing under" not in run("local", "clone", f"{R}/main/raw/", "raw").stderr
+    assert "nothing under 'new/'" in run("local", "clone", f"{R}/main/new/", "new").stderr
+
+
+def test_what_is_no_regular_file_is_counted(run, cloned):
+    Path(os.fsdecode(b"raw/\xfe")).write_text("x")
+    Path("raw/z").symlink_to("a.csv")
+    message = run.error("local", "commit", "raw", "-m", "x")["message"]
+    assert message.startswith(r"2 files are not regular or not UTF-8, such as '\xfe'; remove them, or leave them out")
+    Path("raw/z").unlink()
+    assert run.error("local", "commit", "raw", "-m", "x")["message"].startswith(r"'\xfe' is not a regular file, or not")

@@ -18,6 +18,7 @@ from support.warm import start_on_terminal
 
 from lakeops import Repository
 from lakeops.cli import session
+from lakeops.model.errors import RepositoryNotFound
 
 R = "lakefs://flights"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -210,6 +211,14 @@ CASES: dict[str, tuple[tuple[str, ...], Callable[[Repository], object]]] = {
     ),
     "delete": (("branch", "delete", f"{R}/dev"), lambda repo: repo.branch("dev").commit("late")),
     "remove": (("fs", "rm", f"{R}/dev/raw/", "--recursive"), lambda repo: repo.branch("dev").put("raw/c.csv", b"7\n")),
+    "remove with the object of the name": (
+        ("fs", "rm", f"{R}/dev/raw", "--recursive"),
+        lambda repo: repo.branch("dev").put("raw", b"late"),
+    ),
+    "delete a repository": (
+        ("repo", "delete", R),
+        lambda repo: repo.branch("main").commit("late", allow_empty=True),
+    ),
     "tag move": (("tag", "move", f"{R}/v1", f"{R}/main~1"), lambda repo: repo.move_tag("v1", "main~2")),
     "tag delete": (("tag", "delete", f"{R}/v1"), lambda repo: repo.move_tag("v1", "main~1")),
 }
@@ -239,7 +248,19 @@ def test_only_what_was_shown_is_done(
         assert run(*command, "--yes").exit_code == 0
 
 
+def test_a_removal_shows_the_object_of_the_folder_s_name(run, flights, monkeypatch):
+    flights.branch("dev").put("raw", b"")
+    monkeypatch.setattr(session.Session, "can_ask", True)
+    monkeypatch.setattr(session.typer, "confirm", lambda *_, **__: True)
+    result = run("fs", "rm", "-r", f"{R}/dev/raw")
+    assert ("This removes 4 objects" in result.stderr, "- raw\n" in result.stderr) == (True, True)
+    assert result.stdout == "Removed 4 objects from dev\n"
+
+
 def _everything(repo: Repository) -> dict[str, object]:
-    refs = {ref.id: ref.commit_id for ref in (*repo.branches(), *repo.tags())}
+    try:
+        refs = {ref.id: ref.commit_id for ref in (*repo.branches(), *repo.tags())}
+    except RepositoryNotFound:
+        return {}
     shown = {ref.id: {one.path: one.checksum for one in repo.branch(ref.id).list()} for ref in repo.branches()}
     return {**refs, "shown": shown}

@@ -167,7 +167,9 @@ def test_a_name_that_is_no_text(run, flights, tree):
     Path(os.fsdecode(b"tree/\xff.bin")).write_text("x")
     error = run.error("fs", "upload", "-s", "tree", f"{R}/dev/x", "-r")
     assert error["kind"] == "invalid_path"
+    assert r"'\xff.bin' is not UTF-8" in error["message"]
     assert uncommitted(flights) == ["raw/c.csv"]
+    assert len(run.json("fs", "upload", "-s", "tree", f"{R}/dev/x", "-r", "--skip-special")) == 4
 
 
 def test_a_protected_branch_stops_a_folder_at_once(run, flights, tree):

@@ -17,7 +17,7 @@ from support.served import BIG, KEYS, fill, s3_client
 from lakeops import Lake, Repository, Settings
 from lakeops.gateway import reading
 from lakeops.gateway.app import keys_of, listening
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, PreconditionFailed
 from lakeops.testing import ManualClock
 
 S3 = "{http://s3.amazonaws.com/doc/2006-03-01/}"
@@ -272,7 +272,7 @@ def test_only_this_machine_is_served_without_keys() -> None:
         pass
     with listening("0.0.0.0", 0, keys=KEYS) as opened:
         taken = opened.getsockname()[1]
-        with pytest.raises(InvalidInput, match="cannot listen"), listening("0.0.0.0", taken, keys=KEYS):
+        with pytest.raises(PreconditionFailed, match="cannot listen"), listening("0.0.0.0", taken, keys=KEYS):
             pass
     with pytest.raises(InvalidInput, match="cannot listen"), listening("no such host", 0, keys=KEYS):
         pass

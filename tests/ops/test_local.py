@@ -27,6 +27,7 @@ from lakeops.model.errors import (
     RefNotFound,
     StoreUnavailable,
 )
+from lakeops.ops.local.clone import followed
 from lakeops.ops.local.index import RACY_NS, alone
 from lakeops.testing.faults import READS
 
@@ -224,6 +225,31 @@ def test_where_a_clone_is_refused(cloned, folder, tmp_path):
         cloned.ref("nosuch").clone(tmp_path / "new")
     assert not (tmp_path / "new").exists()
     assert files(tmp_path / "full") == {"x": "mine"}
+
+
+@pytest.mark.parametrize("named", ["", "clone/nosuch", "clone/a", "clone/nosuch/deep"])
+def test_a_directory_that_is_none_means_no_other_one(lake, cloned, folder, monkeypatch, named):
+    (folder / "a").write_text("mine")
+    monkeypatch.chdir(folder if named == "" else folder.parent)
+    calls = [
+        lambda: lake.local(named).commit("x"),
+        lambda: lake.local(named).pull(force=True),
+        lambda: [*followed(named)],
+    ]
+    calls += [lambda: cloned.ref("main").clone(named, "raw"), lambda: cloned.ref("main").init_clone(named, "raw")]
+    for call in calls:
+        with pytest.raises(InvalidInput):
+            call()
+    assert short(lake.local(folder).status().local) == ["changed a"]
+
+
+def test_a_damaged_clone_hides_no_other_one(cloned, tmp_path):
+    for name in ("a", "b", "c"):
+        cloned.ref("main").clone(tmp_path / name, "raw")
+    (tmp_path / "b" / PLACE / "index.json").write_text("{")
+    found = {Path(one.directory).name: (one.uri, "damaged" in one.error) for one in followed(tmp_path)}
+    uri = "lakefs://repo/main/raw/"
+    assert found == {"clone": (uri, False), "a": (uri, False), "b": ("", True), "c": (uri, False)}
 
 
 @pytest.mark.parametrize("paths", [["../x"], ["a//b"], ["/etc/x"], ["./x"], ["n" * 256], ["a", "a/b"]])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import InvalidInput
-from lakeops.model.names import as_folder
+from lakeops.model.names import as_folder, given_place
 from lakeops.model.records import Change, Commit, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, resolve_commit
@@ -47,11 +47,12 @@ class LocalStatus(JsonRecord):
 
 @dataclass(frozen=True)
 class Followed(JsonRecord):
-    """A directory and what it follows."""
+    """A directory and what it follows, or the ``error`` of one whose own files are damaged."""
 
     directory: str
     uri: str
     commit_id: str
+    error: str = ""
 
 
 def clone(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> LocalStatus:
@@ -115,7 +116,7 @@ def init(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Loc
 def _clone_place(directory: str | Path) -> Path:
     """A directory that is to become a clone. Raises ``InvalidInput`` when it lies in one, or where one has its own."""
     with translated(Path(directory)):
-        folder = Path(directory).resolve()
+        folder = given_place(directory).resolve()
         if is_clone_state(str(folder)):
             raise InvalidInput(f"{excerpt(str(directory))} is where a clone keeps its own files; choose another name")
         for outer in folder.parents:
@@ -208,5 +209,8 @@ def _take_commit(
 def followed(directory: str | Path = ".") -> Iterator[Followed]:
     """The directories at or below one that follow a ref, by name. What they remember is all that is read."""
     for folder in indexes.below(directory):
-        index = indexes.read(folder)
-        yield Followed(str(folder), index.uri, index.commit)
+        try:
+            index = indexes.read(folder)
+            yield Followed(str(folder), index.uri, index.commit)
+        except InvalidInput as error:
+            yield Followed(str(folder), "", "", error.message)

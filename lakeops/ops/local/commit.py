@@ -48,7 +48,7 @@ def commit(
     Content type and metadata of an object stay when its contents change.
 
     Args:
-        skip_special: leave out links, pipes and devices. Without it they are an error.
+        skip_special: leave out links, pipes, devices and names that are not UTF-8. Without it they are an error.
 
     Raises:
         InvalidInput: ``invalid_ref``: the directory follows no branch.
@@ -126,10 +126,11 @@ def commit(
 
 def _check_committable(folder: Path, index: Index, tree: WorkTree, *, skip_special: bool) -> None:
     if tree.special and not skip_special:
-        more = f" and {len(tree.special) - 1:,} more are" if len(tree.special) > 1 else " is"
-        raise InvalidInput(
-            f"{excerpt(tree.special[0])}{more} not a regular file; remove it, or leave it out with --skip-special"
-        )
+        count, first = len(tree.special), excerpt(tree.special[0]).replace(r"\\", "\\")
+        what = f"{first} is not a regular file, or not UTF-8; remove it, or leave it"
+        if count > 1:
+            what = f"{count:,} files are not regular or not UTF-8, such as {first}; remove them, or leave them"
+        raise InvalidInput(f"{what} out with --skip-special")
     if not tree.here:
         raise NoChanges(f"nothing changed in {excerpt(str(folder))}")
     check_names((change.path for change in tree.here if change.path in tree.files), folds=False)

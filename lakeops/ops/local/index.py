@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Any, TextIO
 
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidPath
-from lakeops.model.names import SCHEME, as_folder, check_repository, parse_ref
+from lakeops.model.names import SCHEME, as_folder, check_repository, given_place, parse_ref
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.files import PLACE, appearing, is_clone_state, translated
 
@@ -42,7 +42,7 @@ def check_file_name(name: str) -> str:
         why = "it has NUL"
     else:
         return name
-    raise InvalidPath(f"{excerpt(name)} cannot be a file of a clone: {why}; nothing was written")
+    raise InvalidPath(f"{excerpt(name)} cannot be a file: {why}; nothing was written")
 
 
 def check_names(names: Iterable[str], *, folds: bool) -> None:
@@ -123,7 +123,9 @@ class Index:
 def find(directory: str | Path) -> Path:
     """The clone that a directory is, or lies in. Raises ``InvalidInput``."""
     with translated(Path(directory)):
-        start = Path(directory).resolve()
+        start = given_place(directory).resolve()
+        if not start.is_dir():
+            raise InvalidInput(f"{excerpt(str(directory))} is no directory")
         for folder in (start, *start.parents):
             if (folder / PLACE / "index.json").is_file():
                 return folder
@@ -135,6 +137,7 @@ def find(directory: str | Path) -> Path:
 def below(directory: str | Path) -> Iterator[Path]:
     """The clones in a directory, at any depth, by name. Links are not followed."""
     with translated(Path(directory)):
+        os.scandir(given_place(directory)).close()  # raises, and a walk would find nothing
         for folder, names, _ in os.walk(directory):
             if (Path(folder) / PLACE / "index.json").is_file():
                 yield Path(folder)

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, InvalidPath, MergeConflict
 from lakeops.model.formatting import human_size
 from lakeops.model.ids import algorithm_of
@@ -19,7 +18,7 @@ from lakeops.model.names import is_text
 from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
-from lakeops.ops.files import PLACE, is_clone_state, reading, translated, walk
+from lakeops.ops.files import PLACE, appearing, is_clone_state, reading, translated, walk
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import RACY_NS, Index, Journal, Known, check_names, folders_of, folds_letters
 from lakeops.ops.overlap import CLAIM_ID
@@ -272,25 +271,19 @@ def _download(
     counter = ByteCounter(ctx.progress, "Downloading", sum(entry.size_bytes for entry in wanted.values()))
 
     def fetch(name: str) -> Known:
-        draft = folder / PLACE / f".lakeops-{Ids().new()}.part"
-        target = folder / name
-        try:
-            with translated(target):
-                total, entry = hashlib.sha256(), wanted[name]
-                with open_entry(ctx, entry, verify=True) as source, draft.open("xb") as file:
-                    while piece := source.read(PIECE):
-                        file.write(piece)
-                        total.update(piece)
-                        counter.add(len(piece))
-                    file.flush()
-                    status = os.fstat(file.fileno())
-                known = Known(entry.checksum, status.st_size, status.st_mtime_ns, total.hexdigest())
-                target.parent.mkdir(parents=True, exist_ok=True)
-                check_unchanged(name)
-                noted.add("file", name, known)
-                draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        target, total, entry = folder / name, hashlib.sha256(), wanted[name]
+        with translated(target), appearing(target, folder / PLACE) as file:
+            with open_entry(ctx, entry, verify=True) as source:
+                while piece := source.read(PIECE):
+                    file.write(piece)
+                    total.update(piece)
+                    counter.add(len(piece))
+            file.flush()
+            status = os.fstat(file.fileno())
+            known = Known(entry.checksum, status.st_size, status.st_mtime_ns, total.hexdigest())
+            target.parent.mkdir(parents=True, exist_ok=True)
+            check_unchanged(name)
+            noted.add("file", name, known)
         return known
 
     return dict(zip(wanted, in_parallel(list(wanted), fetch), strict=True))

@@ -204,7 +204,7 @@ class _S3Scan:
             why = "its name is not UTF-8" if isinstance(error, ClientError) else "its name climbs out of the bucket"
             raise InvalidInput(
                 f"bucket {self.bucket!r} holds what cannot be an object: {excerpt(name)} ({why}); "
-                "rename it, or skip special files"
+                "rename it, or leave it out with --skip-special"
             ) from None
         return True
 
