@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import (
@@ -50,6 +50,9 @@ from lakeops.store.base import (
 from lakeops.store.layout import quote_path
 from lakeops.store.listing import Found, ParallelListing, folder_borders, in_order
 from lakeops.store.reader import CheckedFile
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 HIDDEN = b".lakeops"
 """The name, at any depth, that is the store's own: no key may hold it and no listing shows it."""
@@ -375,6 +378,22 @@ def _kind(entry: os.DirEntry[str]) -> str:
 # --- the store ---
 
 
+class _RawFile(io.FileIO):
+    """Unbuffered reads of one file. They raise lakeops' errors: a disk may fail after a file was opened."""
+
+    def __init__(self, descriptor: int, url: str, key: str) -> None:
+        super().__init__(descriptor)
+        self._translated = partial(translated, url, key)
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        with self._translated():
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with self._translated():
+            return super().readall()
+
+
 class LocalStore(ObjectStore):
     """A directory as an object store.
 
@@ -420,7 +439,7 @@ class LocalStore(ObjectStore):
 
     def open(self, key: str) -> BinaryIO:
         with translated(self.url, key):
-            return os.fdopen(self._descriptor(key), "rb")
+            return io.BufferedReader(_RawFile(self._descriptor(key), self.url, key))
 
     def open_checked(self, item: StoredObject) -> Opened:
         """An object to be read once. A file system keeps no checksum, so only its size is checked.
