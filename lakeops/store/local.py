@@ -151,11 +151,12 @@ def _translate(error: OSError, where: str, key: str) -> LakeopsError:
 
 
 class DirectoryTree:
-    """The directories of one store."""
+    """The directories of one store. See ``LocalStore``."""
 
-    def __init__(self, root: Path, *, fsync: bool) -> None:
+    def __init__(self, root: Path, *, fsync: bool, needs: str) -> None:
         self.root = root
         self._fsync = fsync
+        self._needs = needs
         self._lasting: set[Names] = set()
 
     @contextmanager
@@ -199,6 +200,10 @@ class DirectoryTree:
             os.fsync(folder)
 
     def _open_root(self, *, create: bool) -> int:
+        if create and self._needs and not (self.root / self._needs).is_dir():
+            raise StoreUnavailable(
+                f"{str(self.root)!a} has no folder {self._needs}: is its disk mounted? Nothing was written; try again"
+            )
         try:
             return os.open(self.root, _ROOT)
         except FileNotFoundError:
@@ -400,21 +405,24 @@ class LocalStore(ObjectStore):
     Args:
         root: an absolute path. Made when the first object is written.
         fsync: whether a put returns only when the object would survive a loss of power.
+        needs: a folder that must be in the root before anything is written. Then a root is never made, and a write
+            below the place of a disk that is not mounted raises ``StoreUnavailable``.
     """
 
     remote = False
 
-    def __init__(self, root: Path, *, fsync: bool = True) -> None:
+    def __init__(self, root: Path, *, fsync: bool = True, needs: str = "") -> None:
         if not root.is_absolute():
             raise InvalidInput(f"the root of a local store must be an absolute path, not {str(root)!r}")
         self.root = root
         self._fsync = fsync
-        self._tree = DirectoryTree(root, fsync=fsync)
+        self._needs = needs
+        self._tree = DirectoryTree(root, fsync=fsync, needs=needs)
         self._ids = Ids()
         self._swept = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (partial(LocalStore, fsync=self._fsync), (self.root,))
+        return (partial(LocalStore, fsync=self._fsync, needs=self._needs), (self.root,))
 
     def __repr__(self) -> str:
         return f"LocalStore({self.url!r})"
