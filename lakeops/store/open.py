@@ -312,11 +312,7 @@ class Stores:
         self._opened: dict[tuple[Location, str], ObjectStore] = {}
 
     def at(self, url: str, *, needs: str = "") -> ObjectStore:
-        """The store at a storage namespace. Raises ``InvalidInput``.
-
-        Args:
-            needs: a folder without which nothing is written to a directory: its disk is not mounted.
-        """
+        """The store at a storage namespace. ``needs`` is that of a ``LocalStore``. Raises ``InvalidInput``."""
         return self._store(parse_location(url), needs)
 
     def locate(self, policy: AddressPolicy, address: str) -> tuple[ObjectStore, str]:

@@ -6,7 +6,6 @@ from support.errors import raising
 from lakeops import Lake
 from lakeops.model.errors import StoreUnavailable
 
-
 WRITES = {
     "put": lambda repo: repo.branch("main").put("b", b"lost"),
     "output": lambda repo: repo.branch("main").open_output("out/"),  # engines make its directories themselves
