@@ -168,6 +168,8 @@ _PAGE = 1000
 class CloudStore(BucketStore):
     """A container or bucket, or a prefix of one, as an object store. Its scheme is ``az`` or ``gs``."""
 
+    _bucket_seen = False
+
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
         found = self._meta(key)
@@ -341,7 +343,9 @@ class CloudStore(BucketStore):
             with self._translated(key):
                 found = obstore.head(self._client, name)
         except ObjectNotFound:
-            self._require_bucket()
+            if not self._bucket_seen and not self._find_bucket():
+                raise no_bucket(self.bucket, "account") from None
+            self._bucket_seen = True
             raise
         self._bucket_seen = True
         return found
