@@ -212,8 +212,9 @@ class CloudStore(BucketStore):
         mark = Ids().new()
         try:
             return self._put(name, body, {**kind, MARK: mark}, "create")
-        except obstore.exceptions.BaseError:
-            with suppress(obstore.exceptions.BaseError, FileNotFoundError):
+        except obstore.exceptions.BaseError as error:
+            # That something is there does not say whose it is.
+            with suppress(*(() if _exists(error) else (obstore.exceptions.BaseError, FileNotFoundError))):
                 found = obstore.get(self._client, name, options={"head": True})
                 if found.attributes.get(MARK) == mark:
                     return found.meta["e_tag"] or ""
