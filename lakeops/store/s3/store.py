@@ -70,12 +70,15 @@ class S3Store(BucketStore):
         return Opened(file, head.get("ContentType", ""), proof is not None)
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
-        if not isinstance(source, S3Store) or source.settings.endpoint_url != self.settings.endpoint_url:
+        if not isinstance(source, S3Store):
             return False
-        there = source._request_name(item.key)  # noqa: SLF001 - another one of this class
+        there, here = source.settings, self.settings  # with other keys, one of the two may not see the other's objects
+        if (there.endpoint_url, there.credentials) != (here.endpoint_url, here.credentials):
+            return False
+        original = source._request_name(item.key)  # noqa: SLF001 - another one of this class
         with source._confirming(item.key):  # noqa: SLF001
-            where, parts = f"{self.url}/{item.key}", self.settings.parallel_parts
-            return ServerCopy(self._client, there, self._request_name(item.key), item, where, parts).make()
+            target, where = self._request_name(item.key), f"{self.url}/{item.key}"
+            return ServerCopy(self._client, original, target, item, where, here.parallel_parts).make()
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         name, where = self._name(key), f"{self.url}/{key}"
