@@ -70,7 +70,7 @@ _TRIES = 4
 """Tries to name a file whose directory a concurrent delete removes as empty. The next one keeps deletes waiting."""
 
 _PRUNE = b"prune"
-"""The lock of those who remove empty directories, and of a put that they were faster than."""
+"""The lock of those who remove or make empty directories, and of a put that they were faster than."""
 
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -457,7 +457,8 @@ class LocalStore(ObjectStore):
         return Opened(CheckedFile(self.open(item.key), f"{self.url}/{item.key}", item.size_bytes))
 
     def make_directory(self, prefix: str) -> None:
-        with translated(self.url, prefix), self._tree.folder(split_key(prefix.rstrip("/")), create=True):
+        names = split_key(prefix.rstrip("/"))
+        with self._hold_lock(_PRUNE), translated(self.url, prefix), self._tree.folder(names, create=True):
             pass
 
     def sync(self, keys: Iterable[str]) -> None:
