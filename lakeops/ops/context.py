@@ -116,8 +116,7 @@ class Context:
     @cached_property
     def store(self) -> ObjectStore:
         """The repository's own storage namespace. It holds a claim, unless it is a mirror's that nothing came to."""
-        needs = "" if self.repository.read_only else METADATA
-        return self.stores().at(self.repository.storage_namespace, needs=needs)
+        return self.stores().at(self.repository.storage_namespace, needs="" if self.repository.read_only else METADATA)
 
     @cached_property
     def readable(self) -> ObjectStore:

@@ -201,9 +201,7 @@ class DirectoryTree:
 
     def _open_root(self, *, create: bool) -> int:
         if create and self._needs and not (self.root / self._needs).is_dir():
-            raise StoreUnavailable(
-                f"{str(self.root)!a} has no folder {self._needs}: is its disk mounted? Nothing was written; try again"
-            )
+            raise StoreUnavailable(f"{str(self.root)!a} has no {self._needs}: is its disk mounted? Nothing was written")
         try:
             return os.open(self.root, _ROOT)
         except FileNotFoundError:
