@@ -203,8 +203,8 @@ def _not_ours(owner: Owner | None) -> str:
     """Explain why this catalog must not write to a namespace that it does not own."""
     if owner is None:
         return (
-            "it has no owner record; if its files were moved, make this address lead to them again, for a "
-            "directory by a link: otherwise lakeops begins a new, empty place here"
+            "it has no owner record; mount its disk, or if its files were moved, make this address lead to them again, "
+            "for a directory by a link: otherwise lakeops begins a new, empty place in a bucket"
         )
     return (
         f"belongs to the catalog at {safe(owner.identity.shown)}; this catalog is a copy of it, or was moved: the "

@@ -33,7 +33,7 @@ from lakeops.model.sanitising import excerpt
 from lakeops.ops.batcher import StageQueue
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore
-from lakeops.store.layout import MANAGED, absolute
+from lakeops.store.layout import MANAGED, METADATA, absolute
 
 if TYPE_CHECKING:
     from tenacity import Retrying
@@ -115,8 +115,8 @@ class Context:
 
     @cached_property
     def store(self) -> ObjectStore:
-        """The repository's own storage namespace."""
-        return self.stores().at(self.repository.storage_namespace)
+        """The repository's own storage namespace. It holds a claim, unless it is a mirror's that nothing came to."""
+        return self.stores().at(self.repository.storage_namespace, needs="" if self.repository.read_only else METADATA)
 
     @cached_property
     def readable(self) -> ObjectStore:

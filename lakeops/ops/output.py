@@ -136,6 +136,7 @@ def open_output(
         raise InvalidInput(f"on_collision {excerpt(on_collision)} is not one of 'refuse', 'rename' and 'overwrite'")
     folder = as_folder(prefix)
     named = begin_staging(ctx, branch)
+    ctx.store.make_directory(layout.DATA)  # before an engine makes directories where a disk is not mounted
     upload = ctx.ids.new()
     mark = ""  # the last folder of the address, the same for all outputs under a key
     if idempotency_key is not None:

@@ -234,7 +234,7 @@ _DIGITS = {"int": 10, "bigint": 20}
 
 
 def _kind(value: str) -> str:
-    if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value):
+    if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?0*[0-9]{1,9})?", value):  # more is a double
         if re.fullmatch(r"[+-]?[0-9]+", value) and -(1 << 63) <= int(value) < 1 << 63:
             return "int" if -(1 << 31) <= int(value) < 1 << 31 else "bigint"
         number = Decimal(value).as_tuple()

@@ -80,7 +80,6 @@ class BucketStore(ObjectStore, ABC):
         self.bucket = bucket
         self.prefix = prefix
         self.settings: StoreSettings = settings or StoreSettings()
-        self._bucket_seen = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -131,16 +130,6 @@ class BucketStore(ObjectStore, ABC):
     @abstractmethod
     def _delete_batch(self, names: dict[str, str]) -> Iterable[DeleteFailure]:
         """Delete some objects, given as name to key."""
-
-    def _require_bucket(self) -> None:
-        """Tell a missing bucket from a missing object, which a HEAD request alone cannot."""
-        if not self._bucket_seen and not self._find_bucket():
-            raise no_bucket(self.bucket, "endpoint" if self.scheme == "s3" else "account")
-        self._bucket_seen = True
-
-    @abstractmethod
-    def _find_bucket(self) -> bool:
-        """Whether the bucket is there, as far as the credentials may know."""
 
     def make_directory(self, prefix: str) -> None:
         pass  # a bucket has no directories

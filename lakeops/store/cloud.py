@@ -168,6 +168,8 @@ _PAGE = 1000
 class CloudStore(BucketStore):
     """A container or bucket, or a prefix of one, as an object store. Its scheme is ``az`` or ``gs``."""
 
+    _bucket_seen = False
+
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
         found = self._meta(key)
@@ -210,8 +212,9 @@ class CloudStore(BucketStore):
         mark = Ids().new()
         try:
             return self._put(name, body, {**kind, MARK: mark}, "create")
-        except obstore.exceptions.BaseError:
-            with suppress(obstore.exceptions.BaseError, FileNotFoundError):
+        except obstore.exceptions.BaseError as error:
+            # That something is there does not say whose it is.
+            with suppress(*(() if _exists(error) else (obstore.exceptions.BaseError, FileNotFoundError))):
                 found = obstore.get(self._client, name, options={"head": True})
                 if found.attributes.get(MARK) == mark:
                     return found.meta["e_tag"] or ""
@@ -341,7 +344,9 @@ class CloudStore(BucketStore):
             with self._translated(key):
                 found = obstore.head(self._client, name)
         except ObjectNotFound:
-            self._require_bucket()
+            if not self._bucket_seen and not self._find_bucket():
+                raise no_bucket(self.bucket, "account") from None
+            self._bucket_seen = True
             raise
         self._bucket_seen = True
         return found

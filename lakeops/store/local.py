@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import (
@@ -51,6 +51,9 @@ from lakeops.store.layout import quote_path
 from lakeops.store.listing import Found, ParallelListing, folder_borders, in_order
 from lakeops.store.reader import CheckedFile
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 HIDDEN = b".lakeops"
 """The name, at any depth, that is the store's own: no key may hold it and no listing shows it."""
 
@@ -67,7 +70,7 @@ _TRIES = 4
 """Tries to name a file whose directory a concurrent delete removes as empty. The next one keeps deletes waiting."""
 
 _PRUNE = b"prune"
-"""The lock of those who remove empty directories, and of a put that they were faster than."""
+"""The lock of those who remove or make empty directories, and of a put that they were faster than."""
 
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -148,11 +151,12 @@ def _translate(error: OSError, where: str, key: str) -> LakeopsError:
 
 
 class DirectoryTree:
-    """The directories of one store."""
+    """The directories of one store. See ``LocalStore``."""
 
-    def __init__(self, root: Path, *, fsync: bool) -> None:
+    def __init__(self, root: Path, *, fsync: bool, needs: str) -> None:
         self.root = root
         self._fsync = fsync
+        self._needs = needs
         self._lasting: set[Names] = set()
 
     @contextmanager
@@ -196,6 +200,8 @@ class DirectoryTree:
             os.fsync(folder)
 
     def _open_root(self, *, create: bool) -> int:
+        if create and self._needs and not (self.root / self._needs).is_dir():
+            raise StoreUnavailable(f"{str(self.root)!a} has no {self._needs}: is its disk mounted? Nothing was written")
         try:
             return os.open(self.root, _ROOT)
         except FileNotFoundError:
@@ -376,27 +382,46 @@ def _kind(entry: os.DirEntry[str]) -> str:
 # --- the store ---
 
 
+class _RawFile(io.FileIO):
+    """Unbuffered reads of one file. They raise lakeops' errors: a disk may fail after a file was opened."""
+
+    def __init__(self, descriptor: int, url: str, key: str) -> None:
+        super().__init__(descriptor)
+        self._translated = partial(translated, url, key)
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        with self._translated():
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with self._translated():
+            return super().readall()
+
+
 class LocalStore(ObjectStore):
     """A directory as an object store.
 
     Args:
         root: an absolute path. Made when the first object is written.
         fsync: whether a put returns only when the object would survive a loss of power.
+        needs: a folder that must be in the root before anything is written. Then a root is never made, and a write
+            below the place of a disk that is not mounted raises ``StoreUnavailable``.
     """
 
     remote = False
 
-    def __init__(self, root: Path, *, fsync: bool = True) -> None:
+    def __init__(self, root: Path, *, fsync: bool = True, needs: str = "") -> None:
         if not root.is_absolute():
             raise InvalidInput(f"the root of a local store must be an absolute path, not {str(root)!r}")
         self.root = root
         self._fsync = fsync
-        self._tree = DirectoryTree(root, fsync=fsync)
+        self._needs = needs
+        self._tree = DirectoryTree(root, fsync=fsync, needs=needs)
         self._ids = Ids()
         self._swept = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (partial(LocalStore, fsync=self._fsync), (self.root,))
+        return (partial(LocalStore, fsync=self._fsync, needs=self._needs), (self.root,))
 
     def __repr__(self) -> str:
         return f"LocalStore({self.url!r})"
@@ -421,7 +446,7 @@ class LocalStore(ObjectStore):
 
     def open(self, key: str) -> BinaryIO:
         with translated(self.url, key):
-            return os.fdopen(self._descriptor(key), "rb")
+            return io.BufferedReader(_RawFile(self._descriptor(key), self.url, key))
 
     def open_checked(self, item: StoredObject) -> Opened:
         """An object to be read once. A file system keeps no checksum, so only its size is checked.
@@ -431,7 +456,8 @@ class LocalStore(ObjectStore):
         return Opened(CheckedFile(self.open(item.key), f"{self.url}/{item.key}", item.size_bytes))
 
     def make_directory(self, prefix: str) -> None:
-        with translated(self.url, prefix), self._tree.folder(split_key(prefix.rstrip("/")), create=True):
+        names = split_key(prefix.rstrip("/"))
+        with self._hold_lock(_PRUNE), translated(self.url, prefix), self._tree.folder(names, create=True):
             pass
 
     def sync(self, keys: Iterable[str]) -> None:

@@ -309,11 +309,11 @@ class Stores:
     ) -> None:
         self.settings: StoreSettings = settings or StoreSettings()
         self._wrap = wrap
-        self._opened: dict[Location, ObjectStore] = {}
+        self._opened: dict[tuple[Location, str], ObjectStore] = {}
 
-    def at(self, url: str) -> ObjectStore:
-        """The store at a storage namespace. Raises ``InvalidInput``."""
-        return self._store(parse_location(url))
+    def at(self, url: str, *, needs: str = "") -> ObjectStore:
+        """The store at a storage namespace. ``needs`` is that of a ``LocalStore``. Raises ``InvalidInput``."""
+        return self._store(parse_location(url), needs)
 
     def locate(self, policy: AddressPolicy, address: str) -> tuple[ObjectStore, str]:
         """The store and the key of a physical address, relative to the policy's namespace or absolute.
@@ -327,14 +327,14 @@ class Stores:
         place, key = split_address(found)
         return self._store(place), key
 
-    def _store(self, place: Location) -> ObjectStore:
-        found = self._opened.get(place)
+    def _store(self, place: Location, needs: str = "") -> ObjectStore:
+        found = self._opened.get((place, needs))
         if found is not None:
             return found
         if place.scheme == "file":
             from lakeops.store.local import LocalStore
 
-            found = LocalStore(Path(place.path), fsync=self.settings.fsync)
+            found = LocalStore(Path(place.path), fsync=self.settings.fsync, needs=needs)
         elif place.scheme == "s3":
             from lakeops.store.s3 import S3Store
 
@@ -347,5 +347,5 @@ class Stores:
             found = self._wrap(found)
         while len(self._opened) >= _KEPT:
             self._opened.pop(next(iter(self._opened)), None)
-        self._opened[place] = found
+        self._opened[place, needs] = found
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.damage import failing_disk
 
 from lakeops.cli.app import OTHER_WORDS
 
@@ -132,6 +133,20 @@ def test_error(run, unchanged, case):
     assert error["message"]
     assert "\n" not in error["message"]
     assert "secret" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    "command", ["fs cat {0}/main/large", "fs download {0}/main/large copy", "local clone {0}/main/ copy",
+                "mirror replicate {0} --destination {1}-copy", "fsck {0} --data"]
+)  # fmt: skip
+def test_a_file_that_the_disk_refuses_to_read_is_named(run, flights, command):
+    address = flights.branch("main").put("large", bytes(1 << 20)).physical_address
+    flights.branch("main").commit("large")
+    with failing_disk(address):
+        result = run(*command.format(R, flights.storage_namespace).split())
+    assert result.exit_code == 1
+    assert f"'{address}': Bad file descriptor" in result.output
+    assert "unexpected" not in result.output
 
 
 def ambiguous(repository):

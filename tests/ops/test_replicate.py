@@ -192,6 +192,15 @@ def test_a_source_that_is_no_namespace(stores, tmp_path):
     assert held(destination) == CONTENTS
 
 
+def test_a_source_that_goes_away_during_a_run(replicated, tmp_path):
+    source, destination = replicated
+    faults = Faults()
+    faults.hook("scan", prefix="data/", action=lambda _: source.root.rename(tmp_path / "away"))
+    with pytest.raises(NotFound, match=CLAIM):
+        replicate(faults.around(source), destination, ENGINE, delete=True, force=True)
+    assert held(destination) == CONTENTS
+
+
 @pytest.mark.parametrize("place", ["source", "source/data", "."])
 def test_overlapping_places(stores, tmp_path, place):
     with pytest.raises(InvalidInput, match="overlap"):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StructType
+from support.damage import failing_disk
 
 from lakeops import Branch, Lake, Settings
 from lakeops.model.errors import BranchMoved, CatalogError, FileMissing, LakeopsError, StoreError, StoreUnavailable
@@ -86,6 +87,17 @@ def test_a_stream_goes_on_after_a_repair(main: Branch, caplog, how: str, repair:
     assert "skipped" in caplog.text or "left out" in caplog.text
     assert name in caplog.text
     assert numbers(bad, repaired) == ([3] if repair == "replaced" else [])
+
+
+def test_a_stream_does_not_pass_over_a_replaced_file_that_the_disk_refuses_to_read(main: Branch) -> None:
+    first = main.commit("nothing", allow_empty=True).id
+    address = main.put("orders/a.parquet", parquet(*range(100_000))).physical_address
+    good = main.commit("good").id
+    main.put("orders/a.parquet", parquet(1))
+    main.commit("replaced")
+    with failing_disk(address), pytest.raises(StoreError, match=address):
+        numbers(first, good)
+    assert len(numbers(first, good)) == 100_000
 
 
 def test_a_stream_does_not_pass_over_a_commit_whose_metadata_file_is_lost(main: Branch, tmp_path: Path) -> None:

@@ -507,6 +507,7 @@ def test_names_that_tell_types() -> None:
     assert types("3000000000", "-" + "9" * 19) == ("decimal(20,0)",)
     assert types("9" * 39) == types("NaN") == types("1d") == ("double",)
     assert types("1e5") == ("decimal(6,0)",)
+    assert types("1e99999999999999999999") == types("1e-99999999999999999999") == ("double",)
     assert types("2026-01-02", "2026-01-02 10:00:00") == ("timestamp",)
 
 

@@ -11,6 +11,7 @@ from services.s3 import S3_KINDS
 from support.http_answers import Answers, answer, error
 
 from lakeops.model.errors import Corrupted, ObjectNotFound, StoreError, Transient
+from lakeops.model.records import Credentials
 from lakeops.ops.mirror import replicate
 from lakeops.store.base import MIN_PART_BYTES
 from lakeops.store.copy import copy_object
@@ -119,6 +120,15 @@ def test_a_server_that_cannot_copy_is_read_and_written(play):
     assert len(copies.requests) == 1
     assert destination.get("data/x") == b"abc"
     assert destination.head("data/x").content_type == "text/csv"
+
+
+def test_a_destination_whose_key_may_not_read_the_source(play):
+    destination, copies = play("CopyObject", error(403, "AccessDenied"), credentials=Credentials("theirs", "secret"))
+    source = S3Store(destination.bucket, "source", replace(destination.settings, credentials=None))
+    source.put("data/x", b"abc")
+    copy_object(source, destination, listed(source, "data/x"))
+    assert copies.requests == []
+    assert destination.get("data/x") == b"abc"
 
 
 @pytest.mark.parametrize("pair", ["file to file", "s3 to file", "s3 to s3"])

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from support.damage import failing_disk
 from support.errors import raising
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError
@@ -94,6 +95,21 @@ def test_a_file_larger_than_the_process_may_write(local):
         signal.signal(signal.SIGXFSZ, before)
     assert hidden_files(local) == []
     assert list(local.list()) == []
+
+
+READS = {
+    "all": lambda file: file.read(),
+    "a piece": lambda file: file.read(9),
+    "a line": lambda file: file.readline(),
+    "into a buffer": lambda file: file.readinto(bytearray(1 << 20)),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_file_that_the_disk_refuses_to_read(local, read):
+    local.put("k", b"data")
+    with failing_disk("k"), local.open("k") as file, pytest.raises(StoreError, match="k': Bad file descriptor"):
+        read(file)
 
 
 def test_without_permission():

@@ -77,6 +77,20 @@ def test_a_put_meets_deletes_that_remove_its_directory(local):
     assert not (local.root / "data").exists()
 
 
+def test_a_directory_is_made_beside_deletes_that_remove_the_one_above(local):
+    def churn(number):
+        for turn in range(300):
+            key = f"data/hour/{number}-{turn}"
+            if number % 2:
+                local.put(key, b"x")
+                assert local.delete([key]) == []
+            else:
+                local.make_directory(key)
+                (local.root / key).rmdir()
+
+    assert many_at_once(4, churn) == [None] * 4
+
+
 def test_listing_beside_writers_shows_everything_that_stays(local):
     fixed = [f"d/{n:02d}/fixed" for n in range(20)]
     for key in fixed:

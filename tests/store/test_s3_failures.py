@@ -4,13 +4,14 @@ import io
 import socket
 import uuid
 
+import obstore
 import pytest
 from botocore.exceptions import ConnectionClosedError
 from support.errors import raising
 from support.http_answers import Answers, Handler, answer, answering, error, listing, lost
 from support.s3_calls import CALLS
 
-from lakeops.model.errors import AlreadyExists, InvalidPath, ObjectNotFound, StoreError, StoreUnavailable
+from lakeops.model.errors import AlreadyExists, InvalidPath, ObjectNotFound, StoreError, StoreUnavailable, Transient
 from lakeops.store.base import MIN_PART_BYTES, StoreSettings
 from lakeops.store.s3 import S3Store, direct
 
@@ -178,6 +179,24 @@ class TestLostAnswers:
         twin = S3Store(store.bucket, store.prefix, other.settings)
         with pytest.raises(AlreadyExists):
             twin.put("k", b"same", if_absent=True)
+
+    @pytest.mark.parametrize(("status", "expected"), [(500, StoreUnavailable), (404, Transient), (403, StoreError)])
+    def test_an_object_that_cannot_be_looked_at_is_nobodys(self, play, on_event, status, expected):
+        """The second try is refused, and only a HEAD could tell that the object is the first one's."""
+        store, _ = play("PutObject", lost, None)
+        on_event(store, "before-send.s3.HeadObject", Answers(lambda _: error(status, "Said")))
+        with pytest.raises(expected):
+            store.put("k", b"mine", if_absent=True)
+
+    def test_nor_is_it_in_other_clouds(self, make_cloud, monkeypatch):
+        def fails(*_, **__):
+            raise obstore.exceptions.GenericError("Server returned 500")
+
+        store = make_cloud("memory")
+        store.put("k", b"mine")
+        monkeypatch.setattr(obstore, "get", fails)
+        with pytest.raises(StoreUnavailable):
+            store.put("k", b"mine", if_absent=True)
 
     def test_a_conditional_put_that_never_arrived(self, play):
         store, _ = play("PutObject", lambda _: error(500, "InternalError"), max_attempts=1)

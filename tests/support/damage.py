@@ -1,9 +1,12 @@
 """Doing harm to a repository, of every kind: to its rows, to its files, and to what its files say."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from support.catalogs import draft
 from support.rows import attempt
 
@@ -15,6 +18,7 @@ from lakeops.ranges.range_file import RangeWriter, write_metarange
 from lakeops.ranges.read import RangeCache, RangeReader
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
+from lakeops.store.local import LocalStore
 
 SPLIT = Split(2, 4, 8)
 
@@ -157,3 +161,17 @@ def swapped(table: pa.Table) -> pa.Table:
 def doubled(table: pa.Table) -> pa.Table:
     """The table with its last row twice."""
     return pa.concat_tables([table, table.slice(table.num_rows - 1)])
+
+
+@contextmanager
+def failing_disk(address: str) -> Iterator[None]:
+    """Let the system refuse all reads of an object of a local store, after the store has opened it."""
+    opened = LocalStore._descriptor
+
+    def descriptor(store: LocalStore, name: str) -> int:
+        # For writing alone, so that the system refuses to read.
+        return os.open(store.root / name, os.O_WRONLY) if address.endswith(name) else opened(store, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, "_descriptor", descriptor)
+        yield

@@ -247,7 +247,7 @@ LIES: dict[str, Lie] = {
         frozenset({"head"}), lambda _asked, true: replace(true, length=0) if true.status < 300 else None
     ),
     "a page of HTML that says that it is not there": Lie(
-        frozenset({"get"}), lambda _asked, _true: _plain(HTML, status=404)
+        frozenset({"get", "head"}), lambda _asked, _true: _plain(HTML, status=404)
     ),
     "another range": Lie(frozenset({"get"}), _other_range),
     "a part without its range": Lie(

@@ -84,12 +84,13 @@ def delete_objects(
 ) -> Iterator[Moved]:
     """Delete objects that the source lacks, a batch at a time, having asked for each key once more.
 
-    Raises ``PreconditionFailed`` (``not_the_owner``).
+    Raises ``PreconditionFailed`` (``not_the_owner``), and ``ObjectNotFound`` when the source itself is gone.
     """
     remaining = iter(keys)
     while some := tuple(islice(remaining, _BATCH)):
         asked, failures = _do_each(lambda key: look_up(source, key) is not None, some)
         doomed = [key for key, is_there in asked if not is_there]
+        source.head(CLAIM)  # else the source itself is gone, or not mounted any more
         check_nobody_owns(destination, known)
         refused = destination.delete(doomed) if doomed else []
         failures += [(one.key, StoreError(f"could not be deleted: {one.reason}")) for one in refused]

@@ -173,6 +173,11 @@ def status_of(error: ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
+def is_missing_to_head(error: ClientError) -> bool:
+    """Whether a HEAD found no object. The answer has no body, so anything on the way may have given it."""
+    return error.operation_name == "HeadObject" and status_of(error) == 404
+
+
 @contextmanager
 def translated(bucket: str, url: str) -> Iterator[None]:
     """Turn botocore's errors inside the ``with`` into lakeops' own, naming the bucket and ``url``."""
@@ -203,13 +208,13 @@ def _from_answer(error: ClientError, bucket: str, where: str) -> LakeopsError:
         return StoreError(f"{place}: {where} is archived; restore it first ({code})")
     if code in _DENIED or status == 403:
         return StoreError(f"{place}: access to {where} is denied ({code}); give these credentials the right to it")
-    if code in _MISSING or status == 404:
+    if (code in _MISSING or status == 404) and not is_missing_to_head(error):
         return ObjectNotFound(f"there is no object {where}")
     if code == "KeyTooLongError":
         return InvalidPath(f"{where} is longer than this server takes")
     if status == 501 or code == "NotImplemented":
         return LakeopsError(f"the server of {place} cannot do what was asked of {where} ({code})", kind="unsupported")
-    if code in _PASSING or status == 429 or status >= 500:
+    if code in _PASSING or status in {404, 429} or status >= 500:
         return StoreUnavailable(f"{place} keeps failing on {where} ({code or status}); try again later")
     return StoreError(f"{place} refuses {where} ({code or status}); see the server's documentation of this code")
 

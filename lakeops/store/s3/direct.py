@@ -302,7 +302,7 @@ class Direct:
             found = answer.meta, body, str(answer.attributes.get("Content-Type", ""))
         except FileNotFoundError as error:
             if "head" in options or "<Code>NoSuchKey</Code>" in str(error):
-                raise _missing() from None
+                raise _missing("HeadObject" if "head" in options else "GetObject") from None
             return None  # the bucket is missing
         except Exception as error:  # noqa: BLE001 - botocore finds out what it is
             self._count(error)
@@ -456,7 +456,7 @@ def _connect(
     )
 
 
-def _missing() -> ClientError:
+def _missing(operation: str) -> ClientError:
     from botocore.exceptions import ClientError
 
-    return ClientError({"Error": {"Code": "NoSuchKey"}, "ResponseMetadata": {"HTTPStatusCode": 404}}, "GetObject")  # type: ignore[typeddict-item]
+    return ClientError({"Error": {"Code": "NoSuchKey"}, "ResponseMetadata": {"HTTPStatusCode": 404}}, operation)  # type: ignore[typeddict-item]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -28,7 +28,7 @@ from lakeops.store.base import (
 from lakeops.store.bucket import BucketStore, listing_prefix
 from lakeops.store.layout import PROBE
 from lakeops.store.reader import CheckedFile
-from lakeops.store.s3.client import CONNECTION, client, code_of, status_of, translated, xml_part
+from lakeops.store.s3.client import CONNECTION, client, code_of, is_missing_to_head, status_of, translated, xml_part
 from lakeops.store.s3.direct import direct
 from lakeops.store.s3.scan import borders, scan
 from lakeops.store.s3.upload import ObjectWrite, ServerCopy, proof_of, swap
@@ -60,7 +60,7 @@ class S3Store(BucketStore):
 
     def open_checked(self, item: StoredObject) -> Opened:
         """An object to be read once, checked against its ETag where that is a digest. See ``ObjectStore``."""
-        with self._translated(item.key):
+        with self._confirming(item.key):
             head = self._client.head_object(**self._request_name(item.key))
             size, etag = head["ContentLength"], head["ETag"].strip('"')
             self._check_listed(item, size, etag)
@@ -70,12 +70,15 @@ class S3Store(BucketStore):
         return Opened(file, head.get("ContentType", ""), proof is not None)
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
-        if not isinstance(source, S3Store) or source.settings.endpoint_url != self.settings.endpoint_url:
+        if not isinstance(source, S3Store):
             return False
-        there = source._request_name(item.key)  # noqa: SLF001 - another one of this class
-        with translated(source.bucket, f"{source.url}/{item.key}"):
-            where, parts = f"{self.url}/{item.key}", self.settings.parallel_parts
-            return ServerCopy(self._client, there, self._request_name(item.key), item, where, parts).make()
+        there, here = source.settings, self.settings  # with other keys, one of the two may not see the other's objects
+        if (there.endpoint_url, there.credentials) != (here.endpoint_url, here.credentials):
+            return False
+        original = source._request_name(item.key)  # noqa: SLF001 - another one of this class
+        with source._confirming(item.key):  # noqa: SLF001
+            target, where = self._request_name(item.key), f"{self.url}/{item.key}"
+            return ServerCopy(self._client, original, target, item, where, here.parallel_parts).make()
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         name, where = self._name(key), f"{self.url}/{key}"
@@ -88,18 +91,11 @@ class S3Store(BucketStore):
 
     def head(self, key: str) -> StoredObject:
         name = self._name(key)
-        with self._translated(key):
+        with self._confirming(key):
             way = direct(self.bucket, self.settings)
-            try:
-                if way is not None and (told := way.head(key, name)) is not None:
-                    self._bucket_seen = True
-                    return told
-                found = self._client.head_object(Bucket=self.bucket, Key=name)
-            except ClientError as error:
-                if status_of(error) == 404:
-                    self._require_bucket()
-                raise
-        self._bucket_seen = True
+            if way is not None and (told := way.head(key, name)) is not None:
+                return told
+            found = self._client.head_object(Bucket=self.bucket, Key=name)
         return _described(key, found["ContentLength"], found)
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
@@ -162,6 +158,17 @@ class S3Store(BucketStore):
 
     def _translated(self, key: str) -> AbstractContextManager[None]:
         return translated(self.bucket, f"{self.url}/{key}")
+
+    @contextmanager
+    def _confirming(self, key: str) -> Iterator[None]:
+        """Turn botocore's errors into lakeops' own. Where a HEAD found nothing a GET has to say so too."""
+        with self._translated(key):
+            try:
+                yield
+            except ClientError as error:
+                if is_missing_to_head(error):
+                    self._read(key, 0, 1)
+                raise
 
     def _request_name(self, key: str) -> dict[str, Any]:
         return {"Bucket": self.bucket, "Key": self._name(key)}
@@ -238,13 +245,6 @@ class S3Store(BucketStore):
                     if status_of(error) != 403:
                         raise
                     yield DeleteFailure(names[name], code_of(error))
-
-    def _find_bucket(self) -> bool:
-        try:
-            self._client.head_bucket(Bucket=self.bucket)
-        except ClientError as error:
-            return status_of(error) != 404
-        return True
 
 
 def _described(key: str, size: int, told: Mapping[str, Any]) -> StoredObject:

@@ -139,11 +139,12 @@ class ObjectWrite:
 
     def _etag_if_ours(self, error: Exception) -> str | None:
         """The ETag when the write went through in spite of its error. ``AlreadyExists`` when another's is there."""
-        with suppress(ClientError, BotoCoreError):
+        exists = isinstance(error, ClientError) and status_of(error) == 412
+        with suppress(*(() if exists else (ClientError, BotoCoreError))):
             found = self._client.head_object(**self._target)
             if {name.lower(): value for name, value in found["Metadata"].items()}.get(MARK) == self.mark:
                 return found["ETag"]
-        if isinstance(error, ClientError) and status_of(error) == 412:
+        if exists:
             raise AlreadyExists(f"{self.where} exists") from None
         return None
 
