@@ -151,7 +151,7 @@ def test_a_check_of_many_commits_sends_the_driver_a_bit_for_each_object(spark: S
         assert [one.kind for one in check if one.kind != "unreferenced_ranges"] == []
     assert check.checked["entries"] > 4 * 8_000
     assert sum(sizes) < 400 * check.checked["ranges"], "a hundred bytes for each of 8,000 objects are more"
-    assert len(sizes) == 6, "of two tasks each at most: two for listing, three for ranges, and the join of both"
+    assert len(sizes) == 3, "of six tasks each at most: one for listing, one for ranges, and the join of both"
 
 
 def test_workers_plan_a_merge_and_the_driver_opens_no_range(spark: SparkEngine, store: LocalStore, sizes, monkeypatch):
