@@ -78,7 +78,13 @@ class StagedTransaction(Transaction):  # type: ignore[misc]  # fsspec has no typ
     def complete(self, commit: bool = True) -> None:
         """Stage or drop the files. Raises ``ValueError``, and stages nothing, when one is still open."""
         still_open = [file.name for file in self.files if commit and not file.closed]
-        super().complete(commit and not still_open)
+        fs = self.fs
+        try:
+            super().complete(commit and not still_open)
+        finally:  # fsspec before 2026.9 would keep later writes for this transaction, which has ended
+            for file in self.files:
+                file.discard()
+            fs._intrans, fs._transaction, self.fs = False, None, None  # noqa: SLF001 - fsspec's
         if still_open:
             raise ValueError(f"{still_open[0]} is not closed at the end of the transaction; nothing was staged")
 
