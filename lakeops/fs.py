@@ -84,7 +84,7 @@ class StagedTransaction(Transaction):  # type: ignore[misc]  # fsspec has no typ
         finally:  # fsspec before 2026.9 would keep later writes for this transaction, which has ended
             for file in self.files:
                 file.discard()
-            fs._intrans, fs._transaction, self.fs = False, None, None  # noqa: SLF001 - fsspec's
+            fs._intrans, fs._transaction = False, None  # noqa: SLF001 - fsspec's
         if still_open:
             raise ValueError(f"{still_open[0]} is not closed at the end of the transaction; nothing was staged")
 
