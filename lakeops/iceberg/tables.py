@@ -341,10 +341,13 @@ class RefTables:
 
     def _next(self, commit: TableCommit, base: LoadedTable | None) -> tuple[LoadedTable, TableChange | None]:
         before = None if base is None else base.metadata
+        added = {update.snapshot.snapshot_id for update in commit.updates if update.action == "add-snapshot"}
         for requirement in commit.requirements:
             try:
                 requirement.validate(before)
             except exceptions.CommitFailedException as error:
+                if base is not None and added and all(base.metadata.snapshot_by_id(one) for one in added):
+                    return base, None  # it was done, its answer was lost, and the client asks again
                 said = str(error).removeprefix("Requirement failed: ")
                 if requirement.type in _REQUIREMENTS:
                     said = f"{_REQUIREMENTS[requirement.type]}: {said.rpartition(': ')[2]}"

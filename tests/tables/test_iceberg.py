@@ -290,7 +290,7 @@ def test_names_and_what_is_not_there(published: Repository, catalog: Open) -> No
         main.drop_namespace("web")
     with pytest.raises(REFUSED, match="needs the name of a branch"):
         catalog("main~1").create_namespace("more")
-    main.drop_table("web.sales")
+    main.purge_table("web.sales")  # and the files stay for other refs
     with pytest.raises(NoSuchTableError):
         main.drop_table("web.sales")
     main.drop_namespace("web")
@@ -497,6 +497,19 @@ NUMBERED: dict[str, tuple[list[Any], Callable[[Any], Any], Callable[[Any], list[
         lambda metadata: [one.order_id for one in metadata.sort_orders],
     ),
 }
+
+
+def test_a_commit_that_is_asked_for_again_is_done_once(
+    published: Repository, catalog: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = catalog("main")
+    commit, made = type(main).commit_table, list[Any]()
+    with monkeypatch.context() as patched:
+        patched.setattr(type(main), "commit_table", lambda *asked: made.append(asked) or commit(*asked))
+        main.load_table("web.sales").append(rows(3))
+    commit(*made[0])
+    assert amounts(main) == [1, 2, 3]
+    assert len(main.load_table("web.sales").history()) == 2
 
 
 @pytest.mark.parametrize("name", NUMBERED)
