@@ -8,7 +8,6 @@ is in the lake of that connection, and without a connection's name in the lake o
 from __future__ import annotations
 
 import copyreg
-import errno
 import os
 import shutil
 from contextlib import contextmanager, suppress
@@ -517,15 +516,13 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def mkdir(self, path: str, *_: Any, **__: Any) -> None:
         """Let this filesystem show an empty directory. The lake has none: a directory is a prefix of paths."""
-        if self.isfile(path):
-            raise FileExistsError(f"{path} is an object")
         self._made.add(self._strip_protocol(path))
 
     makedirs = mkdir
 
     def rmdir(self, path: str) -> None:
         if self.ls(path):
-            raise OSError(errno.ENOTEMPTY, "the directory is not empty", path)
+            raise OSError(f"{path} is not empty")
         self._made.discard(self._strip_protocol(path))
 
     def _forget_made(self, path: str) -> None:

@@ -46,10 +46,9 @@ if TYPE_CHECKING:
 
 SPOOL_BYTES = 4 << 20
 """Bytes of a body that stay in memory. A larger body goes to the disk."""
-MOST_UPLOADS = 10_000
-"""Uploads in parts that are kept, if there are four descriptors for each. One that has ended gives way to a new one."""
-KEPT_SECONDS = 7 * 24 * 3600
-"""Seconds after which one that has not ended gives way, too."""
+MOST_UPLOADS, KEPT_SECONDS = 10_000, 7 * 24 * 3600
+"""Uploads in parts that are kept, if there are four descriptors for each. Then ended ones and ones older than this give
+way to new ones."""
 _NO_UPLOAD = (404, "NoSuchUpload", "no such upload of this key is under way; begin again")
 MOST_DOCUMENT = 4 << 20
 """The largest list of parts or of keys that is read, in bytes."""
@@ -165,26 +164,19 @@ class Writing:
         if not kind or kind not in types:
             raise Refused(400, "InvalidRequest", f"{_ALGORITHM} {algorithm!r} with {_TYPE} {kind!r} is none of S3's")
         name, begun = self._ids.new(), int(lake.clock.now().timestamp())
-        about = asked.headers.get("content-type"), _metadata(asked.headers)
-        branch.require_stageable()  # its end would be refused
+        branch.require_stageable()  # or its end would be refused
         check_new_path(path)
-        check_content_type(about[0] or DEFAULT_CONTENT_TYPE)
-        check_metadata(about[1])
-        given_up = None
+        media = check_content_type(asked.headers.get("content-type") or DEFAULT_CONTENT_TYPE)
+        pairs = check_metadata(_metadata(asked.headers))
         with self._lock:
             if len(self._uploads) >= self._most:
-                spare = (
-                    id_ for id_, one in self._uploads.items() if one.file.closed or begun - one.begun > KEPT_SECONDS
-                )
-                if (found := next(spare, None)) is None:
-                    raise Refused(
-                        503, "SlowDown", f"{self._most} uploads are under way; complete or abort some of them"
-                    )
-                given_up = self._uploads.pop(found)
-            self._uploads[name] = MultipartUpload((repository.id, asked.key), *about, begun, algorithm, kind)
-        if given_up is not None:
-            with given_up.lock:
-                given_up.file.close()
+                spare = [n for n, one in self._uploads.items() if one.file.closed or begun - one.begun > KEPT_SECONDS]
+                if not spare:
+                    raise Refused(503, "SlowDown", f"{self._most} uploads are under way; complete or abort some")
+                given_up = self._uploads.pop(spare[0])
+                with given_up.lock:
+                    given_up.file.close()
+            self._uploads[name] = MultipartUpload((repository.id, asked.key), media, pairs, begun, algorithm, kind)
         fields = elements(Bucket=repository.id, Key=asked.key, UploadId=name)
         answer = document("InitiateMultipartUploadResult", fields)
         answer.headers.update({_ALGORITHM: algorithm.upper(), _TYPE: kind} if algorithm else {})
@@ -285,7 +277,7 @@ class MultipartUpload:
     """
 
     place: tuple[str, str]
-    content_type: str | None
+    content_type: str
     metadata: dict[str, str]
     begun: int
     algorithm: str

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,14 +78,6 @@ class TableCommit:
     identifier: Identifier
     requirements: Sequence[Any]
     updates: Sequence[Any]
-
-
-@contextmanager
-def _files_are_there() -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise InvalidInput(f"a file of the table is not there: {one_line(error)}") from error
 
 
 class RefTables:
@@ -173,7 +164,7 @@ class RefTables:
                 raise self._error(exceptions.NamespaceNotEmptyError, levels)
             yield TableChange(gone=[f"{self._folder(levels)}{NAMESPACE_FILE}"])
 
-        self._branch().update_tables(self._folder(levels), changes)
+        self._update(self._folder(levels), changes)
 
     # --- tables ---
 
@@ -189,10 +180,7 @@ class RefTables:
         return [(*levels, name) for name in names if self._ref.find(f"{prefix}{name}/{mark}") is not None]
 
     def _check_folder(self, levels: Identifier, *, of_table: bool) -> list[Entry]:
-        """Check that a folder has no table and no namespace, at any depth, or with ``of_table`` none but its own.
-
-        Returns the folder's objects.
-        """
+        """The objects of a folder without a table or namespace at any depth, or with ``of_table`` with only its own."""
         # A table is dropped and renamed with all of its folder, and a merge may bring anything there.
         prefix = self._folder(levels)
         found = [item for item in self._ref.list(prefix) if isinstance(item, Entry)]
@@ -271,10 +259,9 @@ class RefTables:
             made[:] = [LoadedTable(f"{metadata.location}/{name}", metadata)]
             yield table_change(self.io, self._folder(identifier), None, metadata, name, every=every)
 
-        self._branch().update_tables(self._folder(identifier[:-1] or identifier), changes)
+        self._update(self._folder(identifier[:-1] or identifier), changes)
         return made[0]
 
-    @_files_are_there()
     def commit(self, commits: Sequence[TableCommit]) -> list[LoadedTable]:
         """Commit to several tables, all or none. Those with the requirement ``assert-create`` are created.
 
@@ -306,11 +293,9 @@ class RefTables:
             raise InvalidInput("a transaction changes each table once; put the updates of a table together")
         first = commits[0].identifier
         alone = self._folder(first[:-1] or first) if new else self._folder(first) + POINTER
-        place = alone if len(commits) == 1 else self._root
-        self._branch().update_tables(place, changes)
+        self._update(alone if len(commits) == 1 else self._root, changes)
         return made
 
-    @_files_are_there()
     def register(self, identifier: Identifier, location: str) -> LoadedTable:
         """Make a metadata file of the repository's tables a table. Raises as ``commit``."""
         metadata = parsed(self.io.files.read(location, MOST_METADATA), location)
@@ -318,11 +303,8 @@ class RefTables:
 
     def drop(self, identifier: Identifier) -> None:
         """Stage a table's deletion. Other refs keep it. Raises ``NoSuchTableError``, ``NamespaceNotEmptyError``."""
-
-        def changes() -> Iterator[TableChange]:
-            yield TableChange(gone=[one.path for one in self._check_folder(identifier, of_table=True)])
-
-        self._branch().update_tables(self._folder(identifier), changes)
+        self._check_folder(identifier, of_table=True)
+        self._branch().delete_prefix(self._folder(identifier))
 
     def rename(self, old: Identifier, new: Identifier) -> None:
         """Give a table another name. Its location stays. Raises as ``drop``, and ``TableAlreadyExistsError``."""
@@ -335,9 +317,15 @@ class RefTables:
             moved = [replace(one, path=there + one.path.removeprefix(folder)) for one in found]
             yield TableChange(gone=[one.path for one in found], moved=moved)
 
-        self._branch().update_tables(self._folder(old[:-1]) if old[:-1] == new[:-1] else self._root, changes)
+        self._update(self._folder(old[:-1]) if old[:-1] == new[:-1] else self._root, changes)
 
     # --- what a commit adds and removes ---
+
+    def _update(self, place: str, changes: Callable[[], Iterator[TableChange]]) -> None:
+        try:
+            self._branch().update_tables(place, changes)
+        except FileNotFoundError as error:
+            raise InvalidInput(f"a file of the table is not there: {one_line(error)}") from error
 
     def _next(self, commit: TableCommit, base: LoadedTable | None) -> tuple[LoadedTable, TableChange | None]:
         before = None if base is None else base.metadata
