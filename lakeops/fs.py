@@ -78,7 +78,13 @@ class StagedTransaction(Transaction):  # type: ignore[misc]  # fsspec has no typ
     def complete(self, commit: bool = True) -> None:
         """Stage or drop the files. Raises ``ValueError``, and stages nothing, when one is still open."""
         still_open = [file.name for file in self.files if commit and not file.closed]
-        super().complete(commit and not still_open)
+        fs = self.fs
+        try:
+            super().complete(commit and not still_open)
+        finally:  # fsspec before 2026.9 would keep later writes for this transaction, which has ended
+            for file in self.files:
+                file.discard()
+            fs._intrans, fs._transaction = False, None  # noqa: SLF001 - fsspec's
         if still_open:
             raise ValueError(f"{still_open[0]} is not closed at the end of the transaction; nothing was staged")
 
@@ -385,7 +391,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 raise IsADirectoryError(f"{name} is a directory; add recursive=True to delete all objects below it")
         for name in names:
             repository, ref, key = self._split(name)
-            self._made = {one for one in self._made if not f"{one}/".startswith(f"{name}/")}
+            self._forget_made(name)
             if recursive and maxdepth is None:
                 with self._os_errors(name):
                     self.lake.repository(repository).branch(ref).delete_prefix(key + "/" if key else "")
@@ -406,18 +412,17 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def copy(self, path1: Any, path2: Any, *args: Any, **options: Any) -> None:
         """Copy objects within the lake, all as they were before the first copy."""
-        self._copy_all(path1, path2, *args, **options)
+        for one in self._copies(path1, path2, *args, **options):
+            self._copy_entry(*one)
 
-    def _copy_all(
+    def _copies(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, *args: Any, **options: Any
     ) -> list[tuple[str, str, Entry, Ref]]:
-        """Copy objects. Returns source, target, entry and ref of each. ``FileExistsError`` for two of one target."""
+        """Find source, target, entry and ref of each copy to be made. ``FileExistsError`` for two of one target."""
         pairs = self._paired(path1, path2, self, recursive, maxdepth)
         found: list[tuple[str, str, Entry, Ref]] = []
         super().copy(*pairs, recursive, maxdepth, *args, found=found, **options)
         _check_distinct((source, target) for source, target, *_ in found)
-        for one in found:
-            self._copy_entry(*one)
         return found
 
     def get(
@@ -494,13 +499,20 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         """
         if path1 == path2:
             return
-        moved = self._copy_all(path1, path2, recursive, maxdepth, on_error="raise", **options)
+        moved = self._copies(path1, path2, recursive, maxdepth, on_error="raise", **options)
         if not moved:
             raise FileNotFoundError(f"{path1} is no object; move a directory with recursive=True")
+        for repository, ref in sorted({self._split(path)[:2] for path, *_ in moved}):
+            with self._os_errors(f"{repository}/{ref}"):  # before anything is copied
+                self.lake.repository(repository).branch(ref).require_stageable()
+        for copied in moved:
+            self._copy_entry(*copied)
         for path, _, entry, _ in moved:
             repository, ref, _ = self._split(path)
             with self._os_errors(path), suppress(ObjectNotFound, NotAsSeen):
                 self.lake.repository(repository).branch(ref).delete(entry.path, seen=entry)
+        for one in path1 if isinstance(path1, list) else [path1]:
+            self._forget_made(one)
 
     def mkdir(self, path: str, *_: Any, **__: Any) -> None:
         """Let this filesystem show an empty directory. The lake has none: a directory is a prefix of paths."""
@@ -509,7 +521,13 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     makedirs = mkdir
 
     def rmdir(self, path: str) -> None:
+        if self.ls(path):
+            raise OSError(f"{path} is not empty")
         self._made.discard(self._strip_protocol(path))
+
+    def _forget_made(self, path: str) -> None:
+        name = self._strip_protocol(path) + "/"
+        self._made = {one for one in self._made if not f"{one}/".startswith(name)}
 
     @contextmanager
     def _os_errors(self, path: str) -> Iterator[None]:

@@ -128,9 +128,7 @@ def verify(request: S3Request, keys: Credentials, now: datetime) -> Seed:
         raise Refused(403, "InvalidAccessKeyId", "the gateway does not know this access key")
     expected, seed = _signature(request, claim, keys, region, payload)
     if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
-        flaw = (
-            "the signature is not that of this request: compare the secret key, and let a proxy pass on Host unchanged"
-        )
+        flaw = "the signature is not of this request: compare the secret key, and let a proxy pass on Host unchanged"
         raise Refused(403, "SignatureDoesNotMatch", flaw)
     if date != claim.timestamp[:8]:
         raise Refused(403, "SignatureDoesNotMatch", "the credential's date is not that of the signature")
@@ -184,8 +182,7 @@ def _covered(request: S3Request, listed: str) -> frozenset[str]:
     covered = frozenset(listed.split(";"))
     missing = {"host", *(name for name, _ in request.fields if name.startswith("x-amz-"))} - covered
     if missing:
-        names = ", ".join(sorted(missing))
-        raise Refused(403, "AccessDenied", f"these headers must be signed and are not: {names}")
+        raise Refused(403, "AccessDenied", f"these headers must be signed and are not: {', '.join(sorted(missing))}")
     if "x-amz-security-token" in request.headers or "X-Amz-Security-Token" in request.query:
         raise Refused(400, "InvalidToken", "the gateway's keys have no session token; leave it out")
     return covered

@@ -15,6 +15,7 @@ import base64
 import hashlib
 import os
 import re
+import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,9 +35,10 @@ from lakeops.gateway.chunks import STREAMING, TYPES, check_digest, digests_of, e
 from lakeops.gateway.headers import DELETE_CONDITIONS, SOURCE_CONDITIONS, check_headers
 from lakeops.model import errors
 from lakeops.model.clock import Ids, retrying
-from lakeops.model.ids import OBJECT_METADATA_BYTES
-from lakeops.model.records import Entry
+from lakeops.model.ids import OBJECT_METADATA_BYTES, check_content_type, check_metadata
+from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import excerpt
+from lakeops.ops.files import check_new_path
 
 if TYPE_CHECKING:
     from lakeops.gateway.signature import S3Request
@@ -44,8 +46,9 @@ if TYPE_CHECKING:
 
 SPOOL_BYTES = 4 << 20
 """Bytes of a body that stay in memory. A larger body goes to the disk."""
-MOST_UPLOADS = 200
-"""Uploads in parts that are kept. A finished one, or else the oldest, gives way, and its client begins again."""
+MOST_UPLOADS, KEPT_SECONDS = 10_000, 7 * 24 * 3600
+"""Uploads in parts that are kept, if there are four descriptors for each. Then ended ones and ones older than this give
+way to new ones."""
 _NO_UPLOAD = (404, "NoSuchUpload", "no such upload of this key is under way; begin again")
 MOST_DOCUMENT = 4 << 20
 """The largest list of parts or of keys that is read, in bytes."""
@@ -75,6 +78,7 @@ class Writing:
         self._ids = Ids()
         self._lock = Lock()
         self._uploads: dict[str, MultipartUpload] = {}
+        self._most = min(MOST_UPLOADS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
     def answer(self, lake: Lake, asked: S3Request) -> Response:
         """Answer a request whose signature was verified. Raises ``Refused`` and lakeops' errors."""
@@ -121,7 +125,8 @@ class Writing:
         prefix, marker = query.get("prefix", ""), query.get("key-marker", "")
         limit = reading.number_of(query, "max-uploads", reading.PAGE)
         behind = marker, query.get("upload-id-marker") or "~"
-        shown = partial(quote, safe="/") if query.get("encoding-type") else str
+        encoding = {"EncodingType": "url"} if query.get("encoding-type") else {}
+        shown = partial(quote, safe="/") if encoding else str
         with self._lock:
             open_ = [(one.place, name, one.begun) for name, one in self._uploads.items() if not one.file.closed]
         mine = sorted((key, name, begun) for (bucket, key), name, begun in open_ if bucket == repository.id)
@@ -130,7 +135,7 @@ class Writing:
         more = 0 < limit < len(found)
         after = {"NextKeyMarker": shown(page[-1][0]), "NextUploadIdMarker": page[-1][1]} if more else {}
         given = elements(Bucket=repository.id, Prefix=shown(prefix), MaxUploads=limit, KeyMarker=shown(marker))
-        given += elements(IsTruncated=more, **after)
+        given += elements(IsTruncated=more, **encoding, **after)
         for key, name, begun in page:
             row = elements(Key=shown(key), UploadId=name, Initiated=answers.timestamp(begun))
             given.append(nest("Upload", row + _KEEPING))
@@ -152,24 +157,26 @@ class Writing:
         return document("ListPartsResult", rows)
 
     def _begin(self, lake: Lake, repository: Repository, asked: S3Request) -> Response:
-        _branch_and_path(repository, asked.key)
+        branch, path = _branch_and_path(repository, asked.key)
         algorithm = asked.headers.get(_ALGORITHM, "").lower()
         types = TYPES.get(algorithm, ("",))
         kind = asked.headers.get(_TYPE, types[0]).upper()
         if not kind or kind not in types:
             raise Refused(400, "InvalidRequest", f"{_ALGORITHM} {algorithm!r} with {_TYPE} {kind!r} is none of S3's")
         name, begun = self._ids.new(), int(lake.clock.now().timestamp())
-        about = asked.headers.get("content-type"), _metadata(asked.headers)
-        upload = MultipartUpload((repository.id, asked.key), *about, begun, algorithm, kind)
-        oldest = None
+        branch.require_stageable()  # or its end would be refused
+        check_new_path(path)
+        media = check_content_type(asked.headers.get("content-type") or DEFAULT_CONTENT_TYPE)
+        pairs = check_metadata(_metadata(asked.headers))
         with self._lock:
-            if len(self._uploads) >= MOST_UPLOADS:
-                ended = (id_ for id_, one in self._uploads.items() if one.file.closed)
-                oldest = self._uploads.pop(next(ended, next(iter(self._uploads))))
-            self._uploads[name] = upload
-        if oldest is not None:
-            with oldest.lock:
-                oldest.file.close()
+            if len(self._uploads) >= self._most:
+                spare = [n for n, one in self._uploads.items() if one.file.closed or begun - one.begun > KEPT_SECONDS]
+                if not spare:
+                    raise Refused(503, "SlowDown", f"{self._most} uploads are under way; complete or abort some")
+                given_up = self._uploads.pop(spare[0])
+                with given_up.lock:
+                    given_up.file.close()
+            self._uploads[name] = MultipartUpload((repository.id, asked.key), media, pairs, begun, algorithm, kind)
         fields = elements(Bucket=repository.id, Key=asked.key, UploadId=name)
         answer = document("InitiateMultipartUploadResult", fields)
         answer.headers.update({_ALGORITHM: algorithm.upper(), _TYPE: kind} if algorithm else {})
@@ -270,7 +277,7 @@ class MultipartUpload:
     """
 
     place: tuple[str, str]
-    content_type: str | None
+    content_type: str
     metadata: dict[str, str]
     begun: int
     algorithm: str
@@ -521,7 +528,7 @@ def _check_body(asked: S3Request) -> None:
 
     The signatures of chunks were verified while they came.
     """
-    signed = asked.headers.get("x-amz-content-sha256", "")
+    signed = asked.headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
     body = asked.body
     # The end of an upload tells the checksum of the object, and not of its own body.
     ends = asked.method == "POST" and "uploadId" in asked.query
@@ -535,7 +542,7 @@ def _check_body(asked: S3Request) -> None:
     named = asked.headers.get("x-amz-sdk-checksum-algorithm")
     if size and named is not None and not ends and answers.CHECKSUM + named.lower() not in {*told, *asked.trailers}:
         raise Refused(400, "InvalidRequest", f"{named} is announced as the checksum, and none came")
-    if re.fullmatch(r"[0-9a-f]{64}", signed) and signed != sha256.hexdigest():
+    if signed != "UNSIGNED-PAYLOAD" and not signed.startswith(STREAMING) and signed.lower() != sha256.hexdigest():
         raise Refused(400, "XAmzContentSHA256Mismatch", "the body is not the one that was signed")
     for name, digest in told.items():
         check_digest(name, encoded(digest.digest()), asked.headers[name])

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg import exceptions
@@ -22,6 +21,7 @@ from pyiceberg.table.update import update_table_metadata
 
 from lakeops.model.errors import FileMissing, InvalidInput, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.names import as_folder
+from lakeops.model.records import Entry
 from lakeops.model.sanitising import excerpt, safe
 from lakeops.ops.iceberg.files import MOST_METADATA, TableFileIO
 from lakeops.ops.iceberg.metadata import (
@@ -78,14 +78,6 @@ class TableCommit:
     identifier: Identifier
     requirements: Sequence[Any]
     updates: Sequence[Any]
-
-
-@contextmanager
-def _files_are_there() -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise InvalidInput(f"a file of the table is not there: {one_line(error)}") from error
 
 
 class RefTables:
@@ -166,9 +158,13 @@ class RefTables:
 
     def drop_namespace(self, levels: Identifier) -> None:
         """Remove an empty namespace. Raises ``NamespaceNotEmptyError``, ``NoSuchNamespaceError``."""
-        if self.tables(levels) or self.namespaces(levels):
-            raise self._error(exceptions.NamespaceNotEmptyError, levels)
-        self._branch().delete(f"{self._folder(levels)}{NAMESPACE_FILE}")
+
+        def changes() -> Iterator[TableChange]:
+            if self.tables(levels) or self.namespaces(levels):
+                raise self._error(exceptions.NamespaceNotEmptyError, levels)
+            yield TableChange(gone=[f"{self._folder(levels)}{NAMESPACE_FILE}"])
+
+        self._update(self._folder(levels), changes)
 
     # --- tables ---
 
@@ -183,17 +179,19 @@ class RefTables:
         names = [name[:-1] for name in found if name.endswith("/") and _NAME.fullmatch(name[:-1])]
         return [(*levels, name) for name in names if self._ref.find(f"{prefix}{name}/{mark}") is not None]
 
-    def _check_folder(self, levels: Identifier, *, of_table: bool) -> None:
-        """Check that a folder has no table and no namespace, at any depth, or with ``of_table`` none but its own."""
+    def _check_folder(self, levels: Identifier, *, of_table: bool) -> list[Entry]:
+        """The objects of a folder without a table or namespace at any depth, or with ``of_table`` with only its own."""
         # A table is dropped and renamed with all of its folder, and a merge may bring anything there.
         prefix = self._folder(levels)
-        names = (item.path.removeprefix(prefix) for item in self._ref.list(prefix))
+        found = [item for item in self._ref.list(prefix) if isinstance(item, Entry)]
+        names = (item.path.removeprefix(prefix) for item in found)
         marks = {name for name in names if name.rpartition("/")[2] in {POINTER, NAMESPACE_FILE}}
         if of_table and POINTER not in marks:
             raise self._error(exceptions.NoSuchTableError, levels)
         if marks != ({POINTER} if of_table else set()):
             kind = exceptions.NamespaceNotEmptyError if of_table else exceptions.TableAlreadyExistsError
             raise self._error(kind, levels)
+        return found
 
     def load(self, identifier: Identifier) -> LoadedTable:
         """A table. Raises ``NoSuchTableError``, ``ObjectNotFound`` where its metadata file is lost."""
@@ -261,10 +259,9 @@ class RefTables:
             made[:] = [LoadedTable(f"{metadata.location}/{name}", metadata)]
             yield table_change(self.io, self._folder(identifier), None, metadata, name, every=every)
 
-        self._branch().update_tables(self._folder(identifier), changes)
+        self._update(self._folder(identifier[:-1] or identifier), changes)
         return made[0]
 
-    @_files_are_there()
     def commit(self, commits: Sequence[TableCommit]) -> list[LoadedTable]:
         """Commit to several tables, all or none. Those with the requirement ``assert-create`` are created.
 
@@ -294,11 +291,11 @@ class RefTables:
 
         if len({one.identifier for one in commits}) < len(commits):
             raise InvalidInput("a transaction changes each table once; put the updates of a table together")
-        place = self._folder(commits[0].identifier) + ("" if new else POINTER) if len(commits) == 1 else self._root
-        self._branch().update_tables(place, changes)
+        first = commits[0].identifier
+        alone = self._folder(first[:-1] or first) if new else self._folder(first) + POINTER
+        self._update(alone if len(commits) == 1 else self._root, changes)
         return made
 
-    @_files_are_there()
     def register(self, identifier: Identifier, location: str) -> LoadedTable:
         """Make a metadata file of the repository's tables a table. Raises as ``commit``."""
         metadata = parsed(self.io.files.read(location, MOST_METADATA), location)
@@ -311,19 +308,34 @@ class RefTables:
 
     def rename(self, old: Identifier, new: Identifier) -> None:
         """Give a table another name. Its location stays. Raises as ``drop``, and ``TableAlreadyExistsError``."""
-        self._check_folder(old, of_table=True)
-        self.namespace(new[:-1])
-        self._check_folder(new, of_table=False)
-        self._branch().rename(self._folder(old), self._folder(new), recursive=True)
+        folder, there = self._folder(old), self._folder(new)
+
+        def changes() -> Iterator[TableChange]:
+            found = self._check_folder(old, of_table=True)
+            self.namespace(new[:-1])
+            self._check_folder(new, of_table=False)
+            moved = [replace(one, path=there + one.path.removeprefix(folder)) for one in found]
+            yield TableChange(gone=[one.path for one in found], moved=moved)
+
+        self._update(self._folder(old[:-1]) if old[:-1] == new[:-1] else self._root, changes)
 
     # --- what a commit adds and removes ---
 
+    def _update(self, place: str, changes: Callable[[], Iterator[TableChange]]) -> None:
+        try:
+            self._branch().update_tables(place, changes)
+        except FileNotFoundError as error:
+            raise InvalidInput(f"a file of the table is not there: {one_line(error)}") from error
+
     def _next(self, commit: TableCommit, base: LoadedTable | None) -> tuple[LoadedTable, TableChange | None]:
         before = None if base is None else base.metadata
+        added = {update.snapshot.snapshot_id for update in commit.updates if update.action == "add-snapshot"}
         for requirement in commit.requirements:
             try:
                 requirement.validate(before)
             except exceptions.CommitFailedException as error:
+                if base is not None and added and all(base.metadata.snapshot_by_id(one) for one in added):
+                    return base, None  # it was done, its answer was lost, and the client asks again
                 said = str(error).removeprefix("Requirement failed: ")
                 if requirement.type in _REQUIREMENTS:
                     said = f"{_REQUIREMENTS[requirement.type]}: {said.rpartition(': ')[2]}"

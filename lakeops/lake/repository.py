@@ -88,6 +88,7 @@ class Branch(Readable):
     """A branch: its head, and the staging area that uncommitted changes go to."""
 
     put: Final = ref_verb(lambda: ops.put.put)
+    require_stageable: Final = ref_verb(lambda: ops.context.require_stageable)
     batch: Final = ref_verb(lambda: ops.put.batch)
     upload: Final = ref_verb(lambda: ops.put.upload)
     delete: Final = ref_verb(lambda: ops.put.delete)

@@ -33,19 +33,20 @@ _TOGETHER = 50
 
 @dataclass(frozen=True)
 class TableChange:
-    """The effect of a table's commit on its folder.
+    """The effect of a table's commit on its folder, or with ``moved`` and ``gone`` alone of another change.
 
     ``location`` is the table's, a URL. ``metadata`` is the name below it and the contents of the metadata file that
     becomes the current one, and ``pointer`` the path of the object that is the current one. ``files`` are paths of
     objects to add, each with the file's name below the location and the size that the table tells, or None. ``gone``
-    are paths to remove.
+    are paths to remove. ``moved`` are objects that the branch shows, each with its new path.
     """
 
-    location: str
-    metadata: tuple[str, bytes]
-    pointer: str
+    location: str = ""
+    metadata: tuple[str, bytes] = ("", b"")
+    pointer: str = ""
     files: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
     gone: Sequence[str] = ()
+    moved: Sequence[Entry] = ()
 
 
 class TableFiles:
@@ -138,15 +139,15 @@ def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], I
 
 def rows_of(ctx: Context, change: TableChange) -> tuple[pa.Table, dict[str, int]]:
     """The staged rows of a change, and when the store says that their files were written."""
-    root = TableFiles(ctx).key(change.location)
-    name, contents = change.metadata
-    ctx.store.put(f"{root}/{name}", contents, if_absent=True, content_type="application/json")
-    folder = change.pointer.rpartition("/")[0]
-    files = {**change.files, change.pointer: (name, len(contents)), f"{folder}/{name}": (name, len(contents))}
+    root, files = "", {**change.files}
+    if change.location:
+        root, (name, contents) = TableFiles(ctx).key(change.location), change.metadata
+        ctx.store.put(f"{root}/{name}", contents, if_absent=True, content_type="application/json")
+        files |= dict.fromkeys((change.pointer, f"{change.pointer.rpartition('/')[0]}/{name}"), (name, len(contents)))
     keys = sorted({f"{root}/{name}" for name, _ in files.values()})
     heads = dict(zip(keys, in_flight(ctx.store.head, keys, _TOGETHER), strict=True))
     marks = {key: ctx.store.checksum(head) for key, head in heads.items()}
-    found = []
+    found = [Staged(entry.path, entry) for entry in change.moved]
     for path, (name, told) in files.items():
         head = heads[f"{root}/{name}"]
         if told is not None and told != head.size_bytes:
@@ -154,5 +155,5 @@ def rows_of(ctx: Context, change: TableChange) -> tuple[pa.Table, dict[str, int]
         kind = "application/json" if path.endswith(".json") else DEFAULT_CONTENT_TYPE
         found.append(Staged(path, Entry(path, head.key, marks[head.key], head.size_bytes, head.mtime, kind, {})))
     rows = normalised(ctx, as_table(found))
-    gone = pa.chunked_array([sorted({*change.gone} - {*files})], pa.string())
+    gone = pa.chunked_array([sorted({*change.gone} - {row.path for row in found})], pa.string())
     return pa.concat_tables([rows, tombstones(gone)]), {key: head.mtime for key, head in heads.items()}

@@ -389,6 +389,30 @@ def test_a_folder_that_was_made_is_empty_until_it_is_removed(repo: Repository, f
     assert not [*repo.branch("main").uncommitted()]
 
 
+def test_folders_that_were_made_behave_as_on_plain_files(repo: Repository, fs: LakeopsFileSystem, tmp_path) -> None:
+    """The plain files are those of fsspec."""
+    for files, top in ((fsspec.filesystem("file"), str(tmp_path / "plain")), (fs, "repo/main")):
+        files.makedirs(f"{top}/old")
+        files.pipe(f"{top}/old/x", b"x")
+        with pytest.raises(OSError, match="not empty"):
+            files.rmdir(f"{top}/old")
+        files.mv(f"{top}/old", f"{top}/new", recursive=True)
+        assert (files.exists(f"{top}/old"), files.cat(f"{top}/new/x")) == (False, b"x")
+
+
+@pytest.mark.parametrize("source", ["v1", "main~0", "locked"])
+def test_a_move_out_of_a_ref_that_takes_no_deletion_copies_nothing(repo, fs: LakeopsFileSystem, source: str) -> None:
+    repo.branch("main").put("a/x", b"x")
+    repo.branch("main").commit("a")
+    repo.create_tag("v1", "main")
+    repo.create_branch("locked")
+    repo.protect("locked")
+    for name in ("a/x", "a"):
+        with pytest.raises((FileNotFoundError, PermissionError, InvalidInput)):
+            fs.mv(f"repo/{source}/{name}", "repo/main/b", recursive=True)
+    assert not [*repo.branch("main").uncommitted()]
+
+
 def test_a_repository_or_ref_that_is_not_there_does_not_exist(repo: Repository, fs: LakeopsFileSystem) -> None:
     for name in ("none", "none/main", "repo/none", "repo/none/x", "repo/main/none"):
         assert not any((fs.exists(name), fs.isdir(name), fs.isfile(name))), name

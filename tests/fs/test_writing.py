@@ -27,6 +27,7 @@ import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+from fsspec.transaction import Transaction
 
 from lakeops import Lake, Repository, Settings
 from lakeops.fs import LakeopsFileSystem
@@ -477,6 +478,29 @@ def test_a_transaction_with_a_file_that_is_open_or_failed(place: Place, repo: Re
                 raise ZeroDivisionError
     main = repo.branch("main")
     assert (main.read("x"), main.exists("y")) == (BEFORE, failing)
+
+
+def _complete_before_2026_9(self: Transaction, commit: bool = True) -> None:
+    while self.files:
+        file = self.files.popleft()
+        file.commit() if commit else file.discard()
+    self.fs._intrans, self.fs._transaction, self.fs = False, None, None
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_transaction_with_a_file_that_is_refused_ends(place: Place, repo: Repository, monkeypatch, older) -> None:
+    if older:
+        monkeypatch.setattr(Transaction, "complete", _complete_before_2026_9)
+    main, fs = repo.branch("main"), place.fs
+    with pytest.raises(FileExistsError), fs.transaction:
+        fs.pipe_file("repo/main/before", b"1")
+        with fs.open("repo/main/taken", "xb") as file:
+            file.write(b"2")
+        fs.pipe_file("repo/main/after", b"3")
+        main.put("taken", b"other")
+    assert [item.path for item in main.list()] == ["before", "taken", "x"]
+    fs.pipe_file(place.path, b"later")
+    assert main.read("x") == b"later"
 
 
 @pytest.mark.parametrize("nested", ["block", "start_transaction"])

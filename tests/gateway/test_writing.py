@@ -18,7 +18,7 @@ import requests
 from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import ClientError
 from support.errors import has_kind
-from support.served import lake, signed
+from support.served import KEYS, lake, s3_client, signed
 
 from lakeops import Lake, Repository
 from lakeops.gateway.app import Gateway
@@ -248,6 +248,38 @@ def test_what_takes_no_changes_says_so(repo: Repository, s3: Any) -> None:
     assert [change.path for change in repo.branch("main").uncommitted()] == []
 
 
+@pytest.mark.parametrize("wrong", ["protected", "path", "metadata", "content type"])
+def test_an_upload_that_cannot_end_does_not_begin(repo: Repository, s3: Any, wrong: str) -> None:
+    if wrong == "protected":
+        repo.protect("main")
+    about = {"metadata": {"Metadata": {"k": "v" * 2048}}, "content type": {"ContentType": "x" * 256}}.get(wrong, {})
+    key = "main/" + "x" * (1025 if wrong == "path" else 1)
+    refused = code(lambda: s3.put_object(Bucket="shop", Key=key, Body=b"", **about))
+    assert code(lambda: begun(s3, key, **about)) == refused
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket="shop")
+
+
+def test_only_ended_and_old_uploads_give_way_to_new_ones(
+    lake: Lake, repo: Repository, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (8, 8))
+    with s3_client(serve(lake, KEYS, write=True)) as s3:
+        uploads = [begun(s3, f"main/{n}") for n in range(2)]
+        parts = [{"PartNumber": 1, "ETag": s3.upload_part(**one, PartNumber=1, Body=b"1")["ETag"]} for one in uploads]
+        assert code(lambda: begun(s3)) == (503, "SlowDown")
+        for upload, part in zip(uploads, parts, strict=True):
+            s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": [part]})
+            latest = begun(s3)
+        assert [entry.path for entry in repo.branch("main").list()] == ["0", "1", "old"]
+        assert code(lambda: begun(s3)) == (503, "SlowDown")
+        monkeypatch.setattr("lakeops.gateway.writing.KEPT_SECONDS", -1)
+        begun(s3)
+        left = [one["UploadId"] for one in s3.list_multipart_uploads(Bucket="shop")["Uploads"]]
+        assert (len(left), latest["UploadId"] in left) == (2, True)
+        for upload in left:
+            s3.abort_multipart_upload(Bucket="shop", Key="main/x", UploadId=upload)
+
+
 def test_another_body_than_the_signed_one_is_refused(repo: Repository, s3: Any) -> None:
     sent: list[Any] = []
     s3.meta.events.register("before-send.s3", lambda request, **_: sent.append(request))
@@ -466,6 +498,26 @@ def test_a_document_that_asks_for_more_than_is_done_is_refused(
     s3.abort_multipart_upload(**upload)
 
 
+SHA256 = hashlib.sha256(b"1").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("", 400),
+        ("foo", 400),
+        ("UNSIGNED-PAYLOAD-", 400),
+        ("0" * 64, 400),
+        (SHA256[:-1], 400),
+        ("A" * 64, 400),
+        (SHA256.upper(), 200),
+    ],
+)
+def test_a_sum_of_any_spelling_is_compared_with_the_body(repo: Repository, s3: Any, said: str, status: int) -> None:
+    assert signed(s3, "PUT", "/shop/main/x", b"1", sha256=said)[0] == status
+    assert (repo.ref("main").find("x") is not None) == (status == 200)
+
+
 @pytest.mark.parametrize("kind", ["x-amz-date", "date", "both"])
 def test_requests_are_signed_with_either_date(repo: Repository, s3: Any, kind: str) -> None:
     more = {"x-amz-date": {}, "date": {"Date": formatdate(usegmt=True)}}
@@ -511,6 +563,10 @@ def test_parts_are_as_large_as_s3_has_them_and_are_listed(repo: Repository, s3: 
     rest = s3.list_parts(**upload, PartNumberMarker=listed["NextPartNumberMarker"])
     assert ([one["PartNumber"] for one in rest["Parts"]], rest["IsTruncated"]) == ([3], False)
     others = [s3.create_multipart_upload(Bucket="shop", Key=f"main/{name}")["UploadId"] for name in ("a", "a", "z")]
+    odd = begun(s3, "main/a b+c")
+    listed = s3.list_multipart_uploads(Bucket="shop", Prefix="main/a ", EncodingType="url")
+    assert (listed["EncodingType"], listed["Uploads"][0]["Key"]) == ("url", "main/a%20b%2Bc")
+    s3.abort_multipart_upload(**odd)
     pages = s3.get_paginator("list_multipart_uploads").paginate(Bucket="shop", PaginationConfig={"PageSize": 1})
     found = [(one["Key"], one["UploadId"]) for page in pages for one in page["Uploads"]]
     assert found == sorted(zip(("main/a", "main/a", "main/z", "main/big"), (*others, upload["UploadId"]), strict=True))

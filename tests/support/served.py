@@ -83,10 +83,18 @@ def running(lake: Lake, keys: Credentials | None = KEYS, *, write: bool = False)
             thread.join()
 
 
-def signed(s3: Any, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Send a request as it is spelled, signed with the gateway's keys; gives the status and the text of the answer."""
+def signed(
+    s3: Any, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None, sha256: str | None = None
+) -> tuple[int, str]:
+    """Send a request as it is spelled, signed with the gateway's keys; gives the status and the text of the answer.
+
+    ``sha256`` is what it says of its body in place of the truth.
+    """
     request = AWSRequest(method, s3.meta.endpoint_url + path, headers=headers, data=body)
-    S3SigV4Auth(Keys(KEYS.access_key, KEYS.secret_key), "s3", "us-east-1").add_auth(request)
+    signer = S3SigV4Auth(Keys(KEYS.access_key, KEYS.secret_key), "s3", "us-east-1")
+    if sha256 is not None:
+        signer.payload = lambda _: sha256
+    signer.add_auth(request)
     connection = http.client.HTTPConnection(s3.meta.endpoint_url.removeprefix("http://"))
     connection.request(method, path, body, dict(request.headers))
     answer = connection.getresponse()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -289,7 +290,7 @@ def test_names_and_what_is_not_there(published: Repository, catalog: Open) -> No
         main.drop_namespace("web")
     with pytest.raises(REFUSED, match="needs the name of a branch"):
         catalog("main~1").create_namespace("more")
-    main.drop_table("web.sales")
+    main.purge_table("web.sales")  # and the files stay for other refs
     with pytest.raises(NoSuchTableError):
         main.drop_table("web.sales")
     main.drop_namespace("web")
@@ -496,6 +497,19 @@ NUMBERED: dict[str, tuple[list[Any], Callable[[Any], Any], Callable[[Any], list[
         lambda metadata: [one.order_id for one in metadata.sort_orders],
     ),
 }
+
+
+def test_a_commit_that_is_asked_for_again_is_done_once(
+    published: Repository, catalog: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = catalog("main")
+    commit, made = type(main).commit_table, list[Any]()
+    with monkeypatch.context() as patched:
+        patched.setattr(type(main), "commit_table", lambda *asked: made.append(asked) or commit(*asked))
+        main.load_table("web.sales").append(rows(3))
+    commit(*made[0])
+    assert amounts(main) == [1, 2, 3]
+    assert len(main.load_table("web.sales").history()) == 2
 
 
 @pytest.mark.parametrize("name", NUMBERED)
@@ -767,22 +781,50 @@ def test_no_drop_or_rename_takes_another_table_along(published: Repository, cata
         assert main.list_tables("web") == [("web", "sales")]
 
 
-@pytest.mark.parametrize("verb", ["create", "register"])
-def test_a_namespace_that_is_made_meanwhile_keeps_its_name(
-    shop: Repository, lake: Lake, alone: Open, verb: str
+GONE = (NoSuchNamespaceError, NoSuchTableError, RESTError)
+"""The answer 404, as pyiceberg takes it by what was asked for."""
+RACES: dict[str, tuple[Callable[[Catalog], object], Callable[[Catalog], object], tuple[str, str, int], Any]] = {
+    f"{verb}, {name}": (partial(MAKES_A_TABLE[verb], name=table), other, (operation, "data/tables/"[:length], 1), error)
+    for verb, operation, length in (("create", "put", 12), ("register", "put", 12), ("rename", "head", 5))
+    for name, table, other, error in (
+        ("a namespace", "web.eu", lambda at: at.create_namespace("web.eu"), TableAlreadyExistsError),
+        ("create", "old.eu", lambda at: at.create_table("old.eu", rows().schema), TableAlreadyExistsError),
+        ("rename", "web.eu", lambda at: at.rename_table("web.visits", "web.eu"), TableAlreadyExistsError),
+        ("its namespace goes", "old.eu", lambda at: at.drop_namespace("old"), GONE),
+    )
+}
+RACES["drop of a namespace, create"] = (
+    lambda at: at.drop_namespace("old"),
+    lambda at: at.create_table("old.eu", rows().schema),
+    ("get", "data/", 2),
+    NamespaceNotEmptyError,
+)
+"""Changes, each with another one that gets before it at a call of the store, and the error of the first."""
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_of_two_changes_at_once_the_second_one_sees_the_first(
+    shop: Repository, lake: Lake, alone: Open, name: str
 ) -> None:
     publish(shop, alone("main"))
+    alone("main").create_table("web.visits", rows().schema)
+    alone("main").create_namespace("old")
+    (change, other, (operation, prefix, at), error), faults = RACES[name], Faults()
+    after: dict[str, bytes] = {}
     keys = Credentials("lakeops", "secret")
-    faults = Faults()
+
+    def come_between(_: object) -> None:
+        other(alone("main"))
+        after.update(shown(shop))
+
     with open_faulty(lake.settings, faults) as faulty, running(faulty, keys, write=True) as url:
         options = {"aws_endpoint_url": url, "aws_access_key_id": keys.access_key}
         properties = rest_properties({**options, "aws_secret_access_key": keys.secret_key})
         main = load_catalog("shop", **properties, warehouse="shop/main/warehouse")
-        faults.hook("put", prefix="data/tables/", action=lambda _: alone("main").create_namespace("web.eu"))
-        with pytest.raises(TableAlreadyExistsError, match=r"able already exists: web\.eu"):
-            MAKES_A_TABLE[verb](main, "web.eu")
-    assert alone("main").list_namespaces("web") == [("web", "eu")]
-    assert alone("main").list_tables("web") == [("web", "sales")]
+        faults.hook(operation, prefix=prefix, at=at, action=come_between)
+        with pytest.raises(error):
+            change(main)
+    assert shown(shop) == after
 
 
 def test_metadata_that_is_forged_stages_nothing(published: Repository, lake: Lake, catalog: Open) -> None:

@@ -62,11 +62,6 @@ class FileDelta:
         return found
 
     @property
-    def compacted(self) -> bool:
-        """Whether the change moved rows to other files and removed the old files."""
-        return bool(self.removed) and self.keeps_rows
-
-    @property
     def keeps_rows(self) -> bool:
         """Whether no row was deleted or changed, or added by a writer that looked for it."""
         return self.operations <= {Operation.APPEND, Operation.REPLACE}

@@ -33,8 +33,7 @@ class TableFileIO(FileIO):  # type: ignore[misc] # pyiceberg's classes are not t
     def new_input(self, location: str) -> TableFile:
         return TableFile(location, self.files)
 
-    def new_output(self, location: str) -> TableFile:
-        return TableFile(location, self.files)
+    new_output = new_input
 
     def delete(self, location: Any) -> None:
         pass

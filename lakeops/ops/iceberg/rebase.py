@@ -163,7 +163,7 @@ class _RebasedTable:
             transaction.set_properties(merged.properties)
         after = transaction.after(self._at)
         made = after.current_snapshot()
-        if self._theirs.compacted and made is not None and made.summary is not None:
+        if self._theirs.removed and self._theirs.keeps_rows and made is not None and made.summary is not None:
             # pyiceberg has no writer of this operation.
             summary = made.summary.model_copy(update={"operation": Operation.REPLACE})
             made = made.model_copy(update={"summary": summary})

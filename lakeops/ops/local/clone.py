@@ -84,7 +84,7 @@ def clone(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Lo
         index = check_own(ctx, indexes.read(folder) if begun else Index(ctx.repository_id, ref, under))
         if (index.repository, index.ref, index.prefix) != (ctx.repository_id, ref, under):
             raise InvalidInput(f"{excerpt(str(directory))} follows {index.uri}; clone into another directory")
-        if not begun:
+        if not begun or index.interrupted:
             indexes.write(folder, index)
         return _take_commit(ctx, folder, index, ref, commit, force=False, wanted=wanted)
 
