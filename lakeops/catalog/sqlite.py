@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import pwd
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,10 +73,18 @@ class Sqlite(Dialect):
                 Path(folder).mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise CatalogError(f"cannot make the catalog's directory {folder}: {error.strerror}") from None
-        wait = {} if "timeout" in url.query else {"timeout": BUSY_SECONDS}
+        wait = url.query.get("timeout", str(BUSY_SECONDS))
+        if {*url.query} - {"timeout"} or not isinstance(wait, str) or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", wait):
+            raise InvalidInput(
+                "the catalog's SQLite URL takes ?timeout=SECONDS and no other option", kind="invalid_settings"
+            )
         # Pydantic's parser comes with SQLModel. A log decodes two texts a commit, which took a third of its time.
         engine = create_engine(
-            url, connect_args=wait, max_overflow=-1, hide_parameters=True, json_deserializer=pydantic_core.from_json
+            url.set(query={}),
+            connect_args={"timeout": float(wait)},
+            max_overflow=-1,
+            hide_parameters=True,
+            json_deserializer=pydantic_core.from_json,
         )
         event.listen(engine, "connect", _set_up)
         return engine
