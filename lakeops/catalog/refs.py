@@ -26,7 +26,7 @@ from lakeops.catalog.database import (
 from lakeops.catalog.guards import CatalogPart, Hooks, Verdicts
 from lakeops.catalog.records import BranchState, ExpectedState, decoding, hooks_of, number
 from lakeops.catalog.staging import any_staged, branch_update, check_expected
-from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, REPOSITORY, TAG, VERDICT
+from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, REPOSITORY, TAG, UPLOAD, VERDICT
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved, NotAsSeen, NotFound, PreconditionFailed, RefNotFound
 from lakeops.model.protection import BRANCH_PROTECTION, FAILED, PASSED, Hook, Protection, Verdict
@@ -119,7 +119,8 @@ class Refs(CatalogPart):
             )
         check_expected(conn, state, expect)
         conn.execute(delete(BRANCH).filter_by(repository_id=repository_id, name=name))
-        conn.execute(delete(QUEUE).filter_by(repository_id=repository_id, branch=name))
+        for table in (QUEUE, UPLOAD):  # a branch of this name that is made later takes no outputs of this one
+            conn.execute(delete(table).filter_by(repository_id=repository_id, branch=name))
         self.retire(conn, repository_id, state.tokens)
         self.record_move(conn, repository_id, name, state.commit_id, None, "delete-branch", actor)
         return state.commit_id

@@ -145,6 +145,15 @@ def test_an_output_of_a_deleted_branch_is_refused(repo):
         repo.delete_branch("dev")
 
 
+def test_an_output_of_a_branch_that_was_made_anew_is_refused(repo):
+    dev = repo.create_branch("dev")
+    with pytest.raises(errors.AttemptExpired, match="the branch was deleted"), dev.output("t/") as url:
+        write(url, "old", "x")
+        repo.delete_branch("dev")
+        repo.create_branch("dev").put("t/new", b"1")
+    assert [item.path for item in dev.list()] == ["t/new"]
+
+
 def test_names_that_urls_spell_otherwise(repo):
     main = repo.branch("main")
     with main.output("t") as url:
