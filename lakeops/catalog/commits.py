@@ -61,7 +61,7 @@ def with_head(join: str = "", columns: Iterable[Column[Any]] = ()) -> Lookup:
         (*BRANCH.c, *records.COMMIT_COLUMNS, *columns),
         f"{BRANCH.name} LEFT JOIN {COMMIT.name} ON {COMMIT.name}.repository_id = {BRANCH.name}.repository_id "
         f"AND {COMMIT.name}.id = {BRANCH.name}.commit_id {join} "
-        f"WHERE {BRANCH.name}.repository_id = :repository AND {BRANCH.name}.name = :branch",
+        f"WHERE {BRANCH.name}.repository_id = :repository AND {BRANCH.name}.name = :branch AND {guards.MEANT}",
     )
 
 
@@ -76,7 +76,8 @@ def find_branch_and_head(
 
     Raises ``RepositoryNotFound``, ``RefNotFound``.
     """
-    row = query.one(conn, {"repository": repository_id, "branch": name, **values})
+    held = getattr(repository_id, "namespace", "")
+    row = query.one(conn, {"repository": repository_id, "branch": name, "namespace": held, **values})
     if row is None:
         guards.find_repository(conn, repository_id)
         raise guards.no_branch(repository_id, name)

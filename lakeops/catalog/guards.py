@@ -79,8 +79,10 @@ def _behind_fair_lock(table: Table, *where: ColumnElement[bool]) -> tuple[Select
 
 
 # Built once: every transition runs these, and building them would take longer than SQLite takes to answer.
+MEANT = f":namespace IN ('', (SELECT storage_namespace FROM {REPOSITORY.name} WHERE id = :repository))"
+"""A condition of lookups: the repository is the one of a ``HeldRepository``, whose namespace is given, or any."""
 _REPOSITORY = Lookup(REPOSITORY.c, f"{REPOSITORY.name} WHERE id = :repository")
-_BRANCH = Lookup(BRANCH.c, f"{BRANCH.name} WHERE repository_id = :repository AND name = :branch")
+_BRANCH = Lookup(BRANCH.c, f"{BRANCH.name} WHERE repository_id = :repository AND name = :branch AND {MEANT}")
 _ON_BRANCH = (BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
 _LOCK_REPOSITORY = _behind_fair_lock(REPOSITORY, REPOSITORY.c.id == bindparam("repository"))
 _LOCK_BRANCH = _behind_fair_lock(BRANCH, *_ON_BRANCH)
@@ -118,7 +120,7 @@ def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = F
 
 def _lock(conn: Connection, query: Lookup, locking: Select[Any], where: dict[str, str]) -> AnyRow | None:
     if conn.dialect.name == "sqlite":
-        return query.one(conn, where)
+        return query.one(conn, {**where, "namespace": ""})
     return conn.execute(locking, {**where, "fair": fair_lock_key(*where.values())}).one_or_none()
 
 
@@ -161,7 +163,8 @@ def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: b
 
 def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
     """The branch's row. Raises ``RepositoryNotFound``, ``RefNotFound``."""
-    row = _BRANCH.one(conn, {"repository": repository_id, "branch": name})
+    held = getattr(repository_id, "namespace", "")
+    row = _BRANCH.one(conn, {"repository": repository_id, "branch": name, "namespace": held})
     if row is None:
         find_repository(conn, repository_id)
         raise no_branch(repository_id, name)

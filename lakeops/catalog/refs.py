@@ -44,7 +44,7 @@ _NEW_BRANCH = guards.new_ref(
     intents=literal([], BRANCH.c.intents.type),
 )
 _NEW_TAG = guards.new_ref(TAG)
-_TAG = Lookup(TAG.c, f"{TAG.name} WHERE repository_id = :repository AND name = :tag")
+_TAG = Lookup(TAG.c, f"{TAG.name} WHERE repository_id = :repository AND name = :tag AND {guards.MEANT}")
 _BRANCHES, _TAGS = (PageLookup(table, "name", "repository_id = :repository") for table in (BRANCH, TAG))
 
 
@@ -163,7 +163,8 @@ class Refs(CatalogPart):
     @read_transaction
     def tag(self, conn: Connection, repository_id: str, name: str) -> RefRecord:
         """The tag. Raises ``RefNotFound``."""
-        row = _TAG.one(conn, {"repository": repository_id, "tag": name})
+        held = getattr(repository_id, "namespace", "")
+        row = _TAG.one(conn, {"repository": repository_id, "tag": name, "namespace": held})
         if row is None:
             guards.find_repository(conn, repository_id)
         return RefRecord(name, _check_tag_at(repository_id, name, None if row is None else row.commit_id))
