@@ -250,7 +250,7 @@ class Commits(CatalogPart):
         """Refuse what may not be published now. Returns the branch without the tokens that are consumed."""
         repository_id, branch = publish.repository_id, publish.branch
         guards.check_writable(conn, repository, action=publish.action, branch=branch)
-        if publish.action == "merge":  # anything else went no further, where checks are needed
+        if publish.action == "merge" or publish.passed:  # nothing else got here where a branch requires checks
             source = publish.merged or publish.commit.parents[-1]
             guards.require_passed(conn, repository_id, branch, source, publish.untouched, publish.passed)
         guards.check_hooks(repository, publish.action, branch, publish.hooks)

@@ -79,7 +79,7 @@ def _behind_fair_lock(table: Table, *where: ColumnElement[bool]) -> tuple[Select
 
 
 # Built once: every transition runs these, and building them would take longer than SQLite takes to answer.
-MEANT = f":namespace IN ('', (SELECT storage_namespace FROM {REPOSITORY.name} WHERE id = :repository))"
+MEANT = f":namespace IN ('', (SELECT storage_namespace FROM {REPOSITORY.name} WHERE id = :repository))"  # noqa: S608
 """A condition of lookups: the repository is the one of a ``HeldRepository``, whose namespace is given, or any."""
 _REPOSITORY = Lookup(REPOSITORY.c, f"{REPOSITORY.name} WHERE id = :repository")
 _BRANCH = Lookup(BRANCH.c, f"{BRANCH.name} WHERE repository_id = :repository AND name = :branch AND {MEANT}")

@@ -134,10 +134,12 @@ class Refs(CatalogPart):
         key: str | None = None,
         fingerprint: str = "",
         hooks: Hooks = NONE,
+        rests_on: Verdicts = (),
     ) -> RefRecord:
         """Point a branch that is still in this state, and has nothing staged, at a live commit.
 
-        A known key returns what its first call did. Raises ``BranchMoved``, ``CommitExpired``, ``PreconditionFailed``
+        A known key returns what its first call did. The checks that the move ``rests_on`` have to have passed still.
+        Raises ``BranchMoved``, ``CommitExpired``, ``PreconditionFailed``
         (``protected_branch``).
         """
         repository_id, name = unused.repository_id, unused.id
@@ -152,6 +154,8 @@ class Refs(CatalogPart):
             guards.check_hooks(repository, "move-branch", name, hooks)
             if state != unused or any_staged(conn, state):
                 raise BranchMoved(f"branch {name!r} changed meanwhile; it was not moved")
+            if rests_on:
+                guards.require_passed(conn, repository_id, name, commit_id, frozenset(), rests_on)
             guards.check_live(conn, repository_id, [commit_id])
             conn.execute(branch_update(state).values(commit_id=commit_id))
             self.record_move(conn, repository_id, name, state.commit_id, commit_id, "move-branch", actor)

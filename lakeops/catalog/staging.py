@@ -101,7 +101,7 @@ class Staging(CatalogPart):
         dialect = self.database.dialect
         table = None if isinstance(rows, Sequence) else to_columns(rows)
         expect = expect or ExpectedState()
-        ended = False  # whether an earlier run, whose COMMIT had no answer, has ended the upload
+        ended = False  # whether an earlier run of this transaction has ended the upload
 
         def work(conn: Connection) -> BranchState:
             nonlocal ended
@@ -126,7 +126,7 @@ class Staging(CatalogPart):
                 mine = delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload)
                 if not conn.execute(mine).rowcount and not ended:
                     raise AttemptExpired(
-                        f"the output to branch {branch!r} has ended, or the branch was deleted meanwhile; start it again"
+                        f"the output to branch {branch!r} has ended, or the branch was deleted since; start it again"
                     )
                 ended = True
             return state

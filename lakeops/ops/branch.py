@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lakeops.catalog.guards import Verdicts
 from lakeops.catalog.records import ExpectedState
 from lakeops.model import graph
 from lakeops.model.errors import AlreadyExists, BranchMoved, PreconditionFailed, RefNotFound
@@ -105,7 +106,7 @@ def move_branch(
         state = require_clean_and_drop_noops(ctx, name)
         if state.commit_id != head.id:
             raise BranchMoved(f"branch {name!r} moved meanwhile; it was not moved")
-        _judge_move(ctx, name, head, commit)
+        passed = _judge_move(ctx, name, head, commit)
         if on_head is not None:
             on_head(state.commit_id)
         asked = request.fingerprint
@@ -114,7 +115,13 @@ def move_branch(
                 ctx,
                 HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
                 lambda hooks: ctx.catalog.refs.move_branch(
-                    state, commit.id, actor=ctx.actor, key=request.key, fingerprint=asked, hooks=hooks
+                    state,
+                    commit.id,
+                    actor=ctx.actor,
+                    key=request.key,
+                    fingerprint=asked,
+                    hooks=hooks,
+                    rests_on=passed,
                 ),
             )
         return RefRecord(name, commit.id)
@@ -122,19 +129,20 @@ def move_branch(
     return when_moved(ctx)(attempt)
 
 
-def _judge_move(ctx: Context, name: str, head: Commit, commit: Commit) -> None:
-    """Refuse to move a branch to a commit that no merge would take, unless the branch has shown it before."""
+def _judge_move(ctx: Context, name: str, head: Commit, commit: Commit) -> Verdicts:
+    """The checks that a move rests on. Refuses a commit that no merge would take and the branch has never shown."""
 
     def found() -> list[Commit]:
         get = history_of(ctx, ahead=100)
         return list(graph.unshared(get, commit.id, [head.id]))
 
     try:
-        judge(ctx, ctx.catalog.in_snapshot(found))
+        return judge(ctx, ctx.catalog.in_snapshot(found)).passed
     except PreconditionFailed:
         moves = ctx.catalog.refs.reflog(ctx.repository_id, name, limit=MOST_MOVES)
         if not any(commit.id == one.new for one in moves):
             raise
+        return ()
 
 
 def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None = None) -> RefRecord:
