@@ -192,8 +192,6 @@ class Commits(CatalogPart):
         made = ""
 
         def settle(conn: Connection) -> Commit | None:
-            if not made:
-                return earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
             here = (REFLOG.c.repository_id == repository_id, REFLOG.c.ref == branch)
             move = select(REFLOG.c.sequence).where(*here, REFLOG.c.old == publish.expected_head, REFLOG.c.new == made)
             happened = conn.execute(move.limit(1)).first() is not None
@@ -201,7 +199,6 @@ class Commits(CatalogPart):
 
         def work(conn: Connection) -> Commit:
             nonlocal made
-            made = ""
             repository = guards.lock_repository(conn, repository_id)
             earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
             if earlier is not None:

@@ -28,7 +28,7 @@ from sqlalchemy.pool import Pool
 from sqlalchemy.types import TypeDecorator
 
 from lakeops.model.clock import Ids, pause, stopwatch
-from lakeops.model.errors import CatalogError, Transient
+from lakeops.model.errors import CatalogError, LakeopsError, Transient
 from lakeops.model.names import next_prefix
 
 if TYPE_CHECKING:
@@ -180,12 +180,13 @@ class Database:
     def write(self, work: Callable[[Connection], T], *, settle: Callable[[Connection], T | None] | None = None) -> T:
         """Run a transition as one transaction. It may run several times. Nothing of a run that failed stays.
 
-        ``settle`` reads whether a COMMIT without an answer happened: its result, or None for "run it again".
+        ``settle`` reads whether a COMMIT without an answer happened: its result, or None for "run it again". Such a
+        COMMIT may still be under way then, so a later run that is refused asks again.
         """
         if self._snapshot.conn is not None:
             raise RuntimeError("a snapshot is for reading: this would be written outside of it")
         try:
-            return self._retrying(partial(self._run, self.engine, work, settle, write=True))
+            return self._retrying(partial(self._run, self.engine, work, settle, [], write=True))
         finally:
             Database._written += 1
 
@@ -202,6 +203,7 @@ class Database:
         engine: Engine,
         work: Callable[[Connection], T],
         settle: Callable[[Connection], T | None] | None = None,
+        unknown: list[str] | None = None,
         *,
         write: bool = False,
     ) -> T:
@@ -220,8 +222,13 @@ class Database:
                 return result
         except self._failures as error:
             raise self._translate(error) from None
+        except LakeopsError:
+            done = self.read(settle) if settle and unknown else None
+            if done is None:
+                raise
+            return done
         except _UnknownError as lost:
-            if settle is None:
+            if settle is None or unknown is None:
                 raise Transient(
                     f"{lost}; whether the change was made is not known: look before trying again",
                     kind="catalog_unavailable",
@@ -229,6 +236,7 @@ class Database:
             done = self.read(settle)
             if done is not None:
                 return done
+            unknown.append(str(lost))
             raise _AgainError(str(lost)) from None
 
     def _translate(self, error: Exception) -> Exception:

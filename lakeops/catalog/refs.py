@@ -223,7 +223,15 @@ class Refs(CatalogPart):
             self.remember(conn, repository_id, key, fingerprint, commit_id)
             return RefRecord(name, commit_id)
 
-        return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
+        def settle(conn: Connection) -> RefRecord | None:
+            at = (
+                None if key else conn.execute(select(TAG.c.commit_id).filter_by(repository_id=repository_id, name=name))
+            )
+            if at and at.scalar() == commit_id:
+                return RefRecord(name, commit_id)
+            return _find_done(conn, repository_id, name, key, fingerprint)
+
+        return self.database.write(work, settle=settle)
 
     @write_transaction_once
     def delete_tag(
