@@ -101,6 +101,8 @@ def changing(
     ``hooks_changed`` (hooks were set again and again meanwhile); and what ``change`` raises.
     """
     known, run, tries = ctx.repository.hooks, set[Hook](), _TRIES
+    if known:  # one that was removed since the handle was opened refuses nothing
+        known = ctx.catalog.repositories.get(ctx.repository_id).hooks
     while True:
         mine = frozenset(hook for hook in known if hook.concerns(event.action, event.ref))
         if mine and old is not None:
