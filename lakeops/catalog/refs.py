@@ -413,7 +413,7 @@ def _check_tag_at(repository_id: str, name: str, at: str | None, old: str | None
     if at is None:
         raise RefNotFound(f"repository {repository_id!r} has no tag {name!r}")
     if old is not None and at != old:
-        raise NotAsSeen(f"tag {name!r} is at {at[:16]} by now, and no longer at {old[:16]}; nothing was done")
+        raise NotAsSeen(f"tag {name!r} is at {at[:16]} by now, and no longer at {str(old)[:16]}; nothing was done")
     return at
 
 

@@ -61,6 +61,8 @@ def fail_check(ctx: Context, ref: str, name: str, findings: str, *, by: str | No
     Raises:
         InvalidInput, RefNotFound, CommitExpired, PreconditionFailed: as for ``pass_check``.
     """
+    if not isinstance(findings, str):
+        raise InvalidInput(f"findings: {excerpt(findings)} is no text")
     return _record(ctx, ref, name, FAILED, safe(masked(findings))[:MAX_FINDINGS], by, run)
 
 

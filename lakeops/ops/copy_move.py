@@ -17,6 +17,7 @@ from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Entry
+from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, when_moved
 from lakeops.ops.files import check_new_path, clone_state_among
 from lakeops.ops.put import require_absent, require_seen
@@ -124,8 +125,11 @@ def update_metadata(
         ObjectNotFound: there is no such object.
         InvalidInput: the metadata breaks a rule, or nothing is asked for.
     """
+    check_path(path)
     if not metadata and content_type is None:
         raise InvalidInput("say which metadata or content type to set")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InvalidInput(f"metadata: {excerpt(metadata)} is not a map from text to text")
     if content_type is not None:
         check_content_type(content_type)
     given = {} if metadata is None else dict(metadata)
