@@ -97,14 +97,14 @@ def require_commit(conn: Connection, repository_id: str, commit_id: str) -> Comm
 
 
 def earlier_commit(conn: Connection, repository_id: str, key: str | None, fingerprint: str) -> Commit | None:
-    """The commit that an idempotency key stands for, if it was used. Raises ``KeyReused``."""
+    """The commit that an idempotency key stands for, if it was used. Raises ``KeyReused``, ``RefNotFound``."""
     known = None if key is None else find_key(conn, repository_id, key)
     if key is None or known is None:
         return None
     differs = difference(known.fingerprint, fingerprint)
     if differs:
         raise KeyReused(key, known.commit_id, differs)
-    return find_commit(conn, repository_id, known.commit_id)
+    return require_commit(conn, repository_id, known.commit_id)  # pruning may have taken it before its key
 
 
 def find_key(conn: Connection, repository_id: str, key: str) -> AnyRow | None:
