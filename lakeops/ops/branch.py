@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
+from operator import attrgetter
 
 from lakeops.catalog.guards import Verdicts
 from lakeops.catalog.records import ExpectedState
@@ -75,7 +77,8 @@ def move_branch(
         ref: where to. It is resolved once, at the start.
         force: move back or sideways too. Commits that no other ref leads to leave the history then, and retention
             expires them after the undo window.
-        idempotency_key: a second call with the same key returns what the first call did, and moves nothing.
+        idempotency_key: a second call with the same key returns what the first call did, and moves nothing. A branch
+            that was made anew since is moved there, too.
         on_head: called with the head that the branch is about to leave, again whenever somebody moves the branch
             first. What it raises ends the call, and nothing is moved.
 
@@ -93,7 +96,9 @@ def move_branch(
     request = IdempotentRequest("move-branch", check_name(name), options, key=idempotency_key)
     commit = read_first(ctx, request, lambda: resolve_commit(ctx, ref))
     if not isinstance(commit, Commit):
-        return RefRecord(name, commit.commit.id)
+        known = commit.commit.id
+        shown = _has_shown(ctx, name, known)
+        return RefRecord(name, known) if shown else move_branch(ctx, name, known, force=force, on_head=on_head)
 
     def attempt() -> RefRecord:
         head, get = snapshot(ctx, name, stageable=True).head, history_of(ctx)
@@ -127,6 +132,12 @@ def move_branch(
         return RefRecord(name, commit.id)
 
     return when_moved(ctx)(attempt)
+
+
+def _has_shown(ctx: Context, name: str, commit_id: str) -> bool:
+    """Whether a branch or tag has pointed to a commit since it was made."""
+    moves = ctx.catalog.refs.reflog(ctx.repository_id, name, limit=MOST_MOVES)
+    return any(one.new == commit_id for one in takewhile(attrgetter("new"), moves))
 
 
 def _judge_move(ctx: Context, name: str, head: Commit, commit: Commit) -> Verdicts:
@@ -197,7 +208,8 @@ def move_tag(
     Args:
         ref: where to. It is resolved once, at the start.
         old: the id of the commit that it is moved from. A tag that is elsewhere stays.
-        idempotency_key: a second call with the same key returns what the first call did, and moves nothing.
+        idempotency_key: a second call with the same key returns what the first call did, and moves nothing. A tag that
+            was made anew since is moved there, too.
 
     Raises:
         RefNotFound, CommitExpired: there is no such tag, or no such commit to read.
@@ -211,7 +223,8 @@ def move_tag(
     request = IdempotentRequest("move-tag", name, {"source": ref}, key=idempotency_key)
     known = find_by_key(ctx, request)
     if known is not None:
-        return RefRecord(name, known.id)
+        shown = _has_shown(ctx, name, known.id)
+        return RefRecord(name, known.id) if shown else move_tag(ctx, name, known.id, old=old)
     target, asked = resolve_id(ctx, ref), request.fingerprint
     return changing(
         ctx,
