@@ -76,8 +76,7 @@ def find_branch_and_head(
 
     Raises ``RepositoryNotFound``, ``RefNotFound``.
     """
-    held = getattr(repository_id, "namespace", "")
-    row = query.one(conn, {"repository": repository_id, "branch": name, "namespace": held, **values})
+    row = query.one(conn, {"repository": repository_id, "branch": name, **values})
     if row is None:
         guards.find_repository(conn, repository_id)
         raise guards.no_branch(repository_id, name)
@@ -194,8 +193,7 @@ class Commits(CatalogPart):
         def settle(conn: Connection) -> Commit | None:
             here = (REFLOG.c.repository_id == repository_id, REFLOG.c.ref == branch)
             move = select(REFLOG.c.sequence).where(*here, REFLOG.c.old == publish.expected_head, REFLOG.c.new == made)
-            happened = conn.execute(move.limit(1)).first() is not None
-            return find_commit(conn, repository_id, made) if happened else None
+            return find_commit(conn, repository_id, made) if conn.execute(move.limit(1)).first() else None
 
         def work(conn: Connection) -> Commit:
             nonlocal made
@@ -230,7 +228,8 @@ class Commits(CatalogPart):
             self.retire(conn, repository_id, publish.consumed, commit_id=commit.id)
             move = (repository_id, branch, publish.expected_head, commit.id)
             self.record_move(conn, *move, publish.action, publish.actor)
-            self._record_despite(conn, publish, commit.id)
+            for source, name in publish.despite:
+                self.record(conn, repository_id, "despite-check", "check", name, source, commit.id)
             self.remember(conn, repository_id, publish.key, publish.fingerprint, commit.id)
             for one in others:
                 if one.key is not None and find_key(conn, repository_id, one.key) is None:
@@ -238,10 +237,6 @@ class Commits(CatalogPart):
             return existing or commit
 
         return self.database.write(work, settle=settle)
-
-    def _record_despite(self, conn: Connection, publish: Publish, commit_id: str) -> None:
-        for source, name in publish.despite:
-            self.record(conn, publish.repository_id, "despite-check", "check", name, source, commit_id)
 
     def _check_publish(self, conn: Connection, publish: Publish, repository: AnyRow, state: BranchState) -> BranchState:
         """Refuse what may not be published now. Returns the branch without the tokens that are consumed."""

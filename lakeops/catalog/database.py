@@ -348,10 +348,11 @@ class Lookup:
         self._made: dict[str, tuple[str, MakeRow]] = {}
 
     def all(self, conn: Connection, values: Mapping[str, Any]) -> list[AnyRow]:
-        """The rows, with these values of the parameters. Values that are no parameter's are left out."""
+        """The rows, with these values of the parameters, others left out. A ``HeldRepository`` gives ``namespace``."""
+        held = getattr(values.get("repository"), "namespace", "")
         text, make_row = self._made.get(conn.dialect.name) or self._prepared(conn.dialect)
         # The driver's own tuples: describing a result to SQLAlchemy takes longer than reading a row.
-        cursor: Any = conn.exec_driver_sql(text, dict(values)).cursor
+        cursor: Any = conn.exec_driver_sql(text, {**values, "namespace": held}).cursor
         return list(map(make_row, cursor.fetchall()))
 
     def one(self, conn: Connection, values: Mapping[str, Any]) -> AnyRow | None:

@@ -80,7 +80,7 @@ def _behind_fair_lock(table: Table, *where: ColumnElement[bool]) -> tuple[Select
 
 # Built once: every transition runs these, and building them would take longer than SQLite takes to answer.
 MEANT = f":namespace IN ('', (SELECT storage_namespace FROM {REPOSITORY.name} WHERE id = :repository))"  # noqa: S608
-"""A condition of lookups: the repository is the one of a ``HeldRepository``, whose namespace is given, or any."""
+"""A condition of lookups: the repository is the one that a ``HeldRepository`` means."""
 _REPOSITORY = Lookup(REPOSITORY.c, f"{REPOSITORY.name} WHERE id = :repository")
 _BRANCH = Lookup(BRANCH.c, f"{BRANCH.name} WHERE repository_id = :repository AND name = :branch AND {MEANT}")
 _ON_BRANCH = (BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
@@ -120,7 +120,7 @@ def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = F
 
 def _lock(conn: Connection, query: Lookup, locking: Select[Any], where: dict[str, str]) -> AnyRow | None:
     if conn.dialect.name == "sqlite":
-        return query.one(conn, {**where, "namespace": ""})
+        return query.one(conn, where)
     return conn.execute(locking, {**where, "fair": fair_lock_key(*where.values())}).one_or_none()
 
 
@@ -163,8 +163,7 @@ def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: b
 
 def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
     """The branch's row. Raises ``RepositoryNotFound``, ``RefNotFound``."""
-    held = getattr(repository_id, "namespace", "")
-    row = _BRANCH.one(conn, {"repository": repository_id, "branch": name, "namespace": held})
+    row = _BRANCH.one(conn, {"repository": repository_id, "branch": name})
     if row is None:
         find_repository(conn, repository_id)
         raise no_branch(repository_id, name)

@@ -125,8 +125,10 @@ class Refs(CatalogPart):
         self.record_move(conn, repository_id, name, state.commit_id, None, "delete-branch", actor)
         return state.commit_id
 
+    @write_transaction
     def move_branch(
         self,
+        conn: Connection,
         unused: BranchState,
         commit_id: str,
         *,
@@ -143,32 +145,27 @@ class Refs(CatalogPart):
         (``protected_branch``).
         """
         repository_id, name = unused.repository_id, unused.id
-
-        def work(conn: Connection) -> RefRecord:
-            repository = guards.lock_repository(conn, repository_id)
-            state = guards.lock_branch(conn, repository_id, name, exclusive=True)
-            earlier = _find_done(conn, repository_id, name, key, fingerprint)
-            if earlier is not None:
-                return earlier
-            guards.check_writable(conn, repository, action="move-branch", branch=name)
-            guards.check_hooks(repository, "move-branch", name, hooks)
-            if state != unused or any_staged(conn, state):
-                raise BranchMoved(f"branch {name!r} changed meanwhile; it was not moved")
-            if rests_on:
-                guards.require_passed(conn, repository_id, name, commit_id, frozenset(), rests_on)
-            guards.check_live(conn, repository_id, [commit_id])
-            conn.execute(branch_update(state).values(commit_id=commit_id))
-            self.record_move(conn, repository_id, name, state.commit_id, commit_id, "move-branch", actor)
-            self.remember(conn, repository_id, key, fingerprint, commit_id)
-            return RefRecord(name, commit_id)
-
-        return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
+        repository = guards.lock_repository(conn, repository_id)
+        state = guards.lock_branch(conn, repository_id, name, exclusive=True)
+        earlier = earlier_commit(conn, repository_id, key, fingerprint)
+        if earlier is not None:
+            return RefRecord(name, earlier.id)
+        guards.check_writable(conn, repository, action="move-branch", branch=name)
+        guards.check_hooks(repository, "move-branch", name, hooks)
+        if state != unused or any_staged(conn, state):
+            raise BranchMoved(f"branch {name!r} changed meanwhile; it was not moved")
+        if rests_on:
+            guards.require_passed(conn, repository_id, name, commit_id, frozenset(), rests_on)
+        guards.check_live(conn, repository_id, [commit_id])
+        conn.execute(branch_update(state).values(commit_id=commit_id))
+        self.record_move(conn, repository_id, name, state.commit_id, commit_id, "move-branch", actor)
+        self.remember(conn, repository_id, key, fingerprint, commit_id)
+        return RefRecord(name, commit_id)
 
     @read_transaction
     def tag(self, conn: Connection, repository_id: str, name: str) -> RefRecord:
         """The tag. Raises ``RefNotFound``."""
-        held = getattr(repository_id, "namespace", "")
-        row = _TAG.one(conn, {"repository": repository_id, "tag": name, "namespace": held})
+        row = _TAG.one(conn, {"repository": repository_id, "tag": name})
         if row is None:
             guards.find_repository(conn, repository_id)
         return RefRecord(name, _check_tag_at(repository_id, name, None if row is None else row.commit_id))
@@ -189,8 +186,10 @@ class Refs(CatalogPart):
         self._create(RefKind.TAG, values, actor, hooks, is_there=TAG.c.commit_id == commit_id)
         return RefRecord(name, commit_id)
 
+    @write_transaction
     def move_tag(
         self,
+        conn: Connection,
         repository_id: str,
         name: str,
         commit_id: str,
@@ -204,34 +203,22 @@ class Refs(CatalogPart):
         """Point a tag at another live commit. A known key returns what its first call did.
 
         Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed`` (``protected_tag``), ``NotAsSeen`` where it is
-        not at ``old``.
+        neither there already nor at ``old``.
         """
-
-        def work(conn: Connection) -> RefRecord:
-            repository = guards.lock_repository(conn, repository_id)
-            at = _lock_tag(conn, repository_id, name)
-            earlier = _find_done(conn, repository_id, name, key, fingerprint)
-            if earlier is not None:
-                return earlier
-            guards.check_writable(conn, repository, action="move-tag", tag=name)
-            guards.check_hooks(repository, "move-tag", name, hooks)
-            found = _check_tag_at(repository_id, name, at, old)
-            guards.check_live(conn, repository_id, [commit_id])
-            if found != commit_id:
-                conn.execute(update(TAG).filter_by(repository_id=repository_id, name=name).values(commit_id=commit_id))
-                self.record_move(conn, repository_id, name, found, commit_id, "move-tag", actor, kind=RefKind.TAG)
-            self.remember(conn, repository_id, key, fingerprint, commit_id)
-            return RefRecord(name, commit_id)
-
-        def settle(conn: Connection) -> RefRecord | None:
-            at = (
-                None if key else conn.execute(select(TAG.c.commit_id).filter_by(repository_id=repository_id, name=name))
-            )
-            if at and at.scalar() == commit_id:
-                return RefRecord(name, commit_id)
-            return _find_done(conn, repository_id, name, key, fingerprint)
-
-        return self.database.write(work, settle=settle)
+        repository = guards.lock_repository(conn, repository_id)
+        at = _lock_tag(conn, repository_id, name)
+        earlier = earlier_commit(conn, repository_id, key, fingerprint)
+        if earlier is not None:
+            return RefRecord(name, earlier.id)
+        guards.check_writable(conn, repository, action="move-tag", tag=name)
+        guards.check_hooks(repository, "move-tag", name, hooks)
+        found = _check_tag_at(repository_id, name, at, None if at == commit_id else old)
+        guards.check_live(conn, repository_id, [commit_id])
+        if found != commit_id:
+            conn.execute(update(TAG).filter_by(repository_id=repository_id, name=name).values(commit_id=commit_id))
+            self.record_move(conn, repository_id, name, found, commit_id, "move-tag", actor, kind=RefKind.TAG)
+        self.remember(conn, repository_id, key, fingerprint, commit_id)
+        return RefRecord(name, commit_id)
 
     @write_transaction_once
     def delete_tag(
@@ -395,12 +382,6 @@ def _page(conn: Connection, lookup: PageLookup, repository_id: str, **where: Any
     guards.find_repository(conn, repository_id)
     rows = lookup.page(conn, {"repository": repository_id}, **where)
     return [RefRecord(row.name, row.commit_id) for row in rows]
-
-
-def _find_done(conn: Connection, repository_id: str, name: str, key: str | None, fingerprint: str) -> RefRecord | None:
-    """The result of a move under this key, if it has happened."""
-    earlier = earlier_commit(conn, repository_id, key, fingerprint)
-    return None if earlier is None else RefRecord(name, earlier.id)
 
 
 def _lock_tag(conn: Connection, repository_id: str, name: str) -> str | None:

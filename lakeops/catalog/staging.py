@@ -126,7 +126,7 @@ class Staging(CatalogPart):
                 mine = delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload)
                 if not conn.execute(mine).rowcount and not ended:
                     raise AttemptExpired(
-                        f"the output to branch {branch!r} has ended, or the branch was deleted since; start it again"
+                        f"the output has ended, or branch {branch!r} was deleted since; start it again"
                     )
                 ended = True
             return state

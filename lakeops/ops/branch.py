@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from operator import attrgetter
 
@@ -77,8 +79,7 @@ def move_branch(
         ref: where to. It is resolved once, at the start.
         force: move back or sideways too. Commits that no other ref leads to leave the history then, and retention
             expires them after the undo window.
-        idempotency_key: a second call with the same key returns what the first call did, and moves nothing. A branch
-            that was made anew since is moved there, too.
+        idempotency_key: a second call with the same key returns what the first did, and moves only a new branch.
         on_head: called with the head that the branch is about to leave, again whenever somebody moves the branch
             first. What it raises ends the call, and nothing is moved.
 
@@ -114,20 +115,12 @@ def move_branch(
         passed = _judge_move(ctx, name, head, commit)
         if on_head is not None:
             on_head(state.commit_id)
-        asked = request.fingerprint
+        move = partial(ctx.catalog.refs.move_branch, state, commit.id, actor=ctx.actor, rests_on=passed)
         if state.commit_id != commit.id or request.key is not None:
             return changing(
                 ctx,
                 HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
-                lambda hooks: ctx.catalog.refs.move_branch(
-                    state,
-                    commit.id,
-                    actor=ctx.actor,
-                    key=request.key,
-                    fingerprint=asked,
-                    hooks=hooks,
-                    rests_on=passed,
-                ),
+                lambda hooks: move(key=request.key, fingerprint=request.fingerprint, hooks=hooks),
             )
         return RefRecord(name, commit.id)
 
@@ -182,14 +175,12 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
         known = find_by_key(ctx, request) or commit
     try:
         return _make_tag(ctx, name, known.id)
-    except AlreadyExists as taken:
-        try:
+    except AlreadyExists:
+        with suppress(RefNotFound):  # a branch may have the name
             tag = ctx.catalog.refs.tag(ctx.repository_id, name)
-        except RefNotFound:
-            raise taken from None  # a branch has the name
-        if tag.commit_id != known.id:
-            raise
-        return tag
+            if tag.commit_id == known.id:
+                return tag
+        raise
 
 
 def _make_tag(ctx: Context, name: str, commit_id: str) -> RefRecord:
@@ -208,12 +199,11 @@ def move_tag(
     Args:
         ref: where to. It is resolved once, at the start.
         old: the id of the commit that it is moved from. A tag that is elsewhere stays.
-        idempotency_key: a second call with the same key returns what the first call did, and moves nothing. A tag that
-            was made anew since is moved there, too.
+        idempotency_key: a second call with the same key returns what the first did, and moves only a new tag.
 
     Raises:
         RefNotFound, CommitExpired: there is no such tag, or no such commit to read.
-        NotAsSeen: the tag is not at ``old``.
+        NotAsSeen: the tag is neither at ``old`` nor there already.
         PreconditionFailed: ``read_only_repository``: the repository takes no changes.
         KeyReused: the key stands for another call.
     """

@@ -17,7 +17,6 @@ from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Entry
-from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, when_moved
 from lakeops.ops.files import check_new_path, clone_state_among
 from lakeops.ops.put import require_absent, require_seen
@@ -128,11 +127,9 @@ def update_metadata(
     check_path(path)
     if not metadata and content_type is None:
         raise InvalidInput("say which metadata or content type to set")
-    if metadata is not None and not isinstance(metadata, Mapping):
-        raise InvalidInput(f"metadata: {excerpt(metadata)} is not a map from text to text")
     if content_type is not None:
         check_content_type(content_type)
-    given = {} if metadata is None else dict(metadata)
+    given = dict(metadata) if isinstance(metadata, Mapping) else check_metadata(metadata)
     started = begin_staging(ctx, branch, flush=True)
 
     def attempt() -> Entry:

@@ -127,8 +127,8 @@ def merge(
         if sides.is_base(ours) and not allow_empty:
             raise UpToDate
         require_clean(ctx, found)
-        commits = brought(ctx, sides) or [replace(ours, metadata={})]  # then ours has to pass what the call names
-        judged = judge(ctx, commits, demanded=demanded, despite=despite)
+        # A source that brings nothing has to have passed what the call demands, and nothing else.
+        judged = judge(ctx, brought(ctx, sides) or [replace(ours, metadata={})], demanded=demanded, despite=despite)
         if on_head is not None:
             on_head(found.head.id)
         with explain_expired(ctx, sides.commits):
@@ -237,8 +237,7 @@ def preview_merge(
     if sides.is_base(ours) and not allow_empty:
         return nothing
     require_clean(ctx, snapshot(ctx, destination))
-    commits = brought(ctx, sides) or [replace(ours, metadata={})]
-    judged = judge(ctx, commits, demanded=demanded, despite=despite)
+    judged = judge(ctx, brought(ctx, sides) or [replace(ours, metadata={})], demanded=demanded, despite=despite)
     with explain_expired(ctx, sides.commits):
         summary = decide(ctx, sides, settle, names, rebase=rebase)[0].summary
     if squash and not summary.total and not allow_empty:
