@@ -151,11 +151,16 @@ class Settings(BaseModel):
         """The database URL to open, with the embedded default filled in. May hold a password: never print it."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
-        return f"sqlite:///{self.home / CATALOG_FILE}"
+        return catalog_in(self.home)
 
     def default_namespace(self, repository: str) -> str:
         """Where a repository's objects go when no storage namespace is named: below ``home``."""
         return (self.home / "storage" / repository).as_uri()
+
+
+def catalog_in(home: Path) -> str:
+    """The database URL of the catalog in a home. Characters that mean something else in a URL are quoted."""
+    return "sqlite:///" + str(home / CATALOG_FILE).replace("%", "%25").replace("?", "%3F")
 
 
 L = TypeVar("L")

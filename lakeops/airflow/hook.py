@@ -92,7 +92,7 @@ class LakeopsHook(BaseHook):
 
     def settings(self) -> Settings:
         """The lake's settings: the connection's, then the environment's. Raises ``InvalidInput``."""
-        from lakeops.settings import CATALOG_FILE, Settings
+        from lakeops.settings import Settings, catalog_in
 
         connection = self._connection
         if connection is None:
@@ -107,7 +107,7 @@ class LakeopsHook(BaseHook):
             credentials = _credentials(aws)
         url = _database_url(connection, extra["database_url"])
         if connection.host and not url:  # its own catalog, also where the environment names another one
-            url = f"sqlite:///{Path(connection.host).expanduser() / CATALOG_FILE}"
+            url = catalog_in(Path(connection.host).expanduser())
         loaded = Settings.load(home=connection.host or None, database_url=url, **given)
         return _patient(loaded.with_credentials(credentials))
 

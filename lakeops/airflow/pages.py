@@ -37,7 +37,7 @@ from lakeops.airflow.task import LakeopsBranchLink, LakeopsCommitLink, LakeopsDi
 from lakeops.lake import Lake
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import LakeopsError, NotFound
-from lakeops.settings import CATALOG_FILE
+from lakeops.settings import CATALOG_FILE, catalog_in
 from lakeops.web.app import answer, failure, first_page, guarded, page, refused
 from lakeops.web.page import Site, address, render
 from lakeops.web.pages import LOOKED_AT, ROUTES, Pages, summed
@@ -122,8 +122,7 @@ def _settings(connection: str) -> Settings:
         settings = LakeopsHook(connection).settings()
     except AirflowNotFoundException as error:
         raise NotFound(str(error)) from None
-    file = settings.home / CATALOG_FILE
-    if settings.catalog_url == f"sqlite:///{file}" and not file.exists():
+    if settings.catalog_url == catalog_in(settings.home) and not (settings.home / CATALOG_FILE).exists():
         raise NotFound(f"connection {connection!r}: there is no lake in {settings.home}")
     return settings
 

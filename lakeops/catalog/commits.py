@@ -61,7 +61,7 @@ def with_head(join: str = "", columns: Iterable[Column[Any]] = ()) -> Lookup:
         (*BRANCH.c, *records.COMMIT_COLUMNS, *columns),
         f"{BRANCH.name} LEFT JOIN {COMMIT.name} ON {COMMIT.name}.repository_id = {BRANCH.name}.repository_id "
         f"AND {COMMIT.name}.id = {BRANCH.name}.commit_id {join} "
-        f"WHERE {BRANCH.name}.repository_id = :repository AND {BRANCH.name}.name = :branch",
+        f"WHERE {BRANCH.name}.repository_id = :repository AND {BRANCH.name}.name = :branch AND {guards.MEANT}",
     )
 
 
@@ -96,14 +96,14 @@ def require_commit(conn: Connection, repository_id: str, commit_id: str) -> Comm
 
 
 def earlier_commit(conn: Connection, repository_id: str, key: str | None, fingerprint: str) -> Commit | None:
-    """The commit that an idempotency key stands for, if it was used. Raises ``KeyReused``."""
+    """The commit that an idempotency key stands for, if it was used. Raises ``KeyReused``, ``RefNotFound``."""
     known = None if key is None else find_key(conn, repository_id, key)
     if key is None or known is None:
         return None
     differs = difference(known.fingerprint, fingerprint)
     if differs:
         raise KeyReused(key, known.commit_id, differs)
-    return find_commit(conn, repository_id, known.commit_id)
+    return require_commit(conn, repository_id, known.commit_id)  # pruning may have taken it before its key
 
 
 def find_key(conn: Connection, repository_id: str, key: str) -> AnyRow | None:
@@ -191,16 +191,12 @@ class Commits(CatalogPart):
         made = ""
 
         def settle(conn: Connection) -> Commit | None:
-            if not made:
-                return earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
             here = (REFLOG.c.repository_id == repository_id, REFLOG.c.ref == branch)
             move = select(REFLOG.c.sequence).where(*here, REFLOG.c.old == publish.expected_head, REFLOG.c.new == made)
-            happened = conn.execute(move.limit(1)).first() is not None
-            return find_commit(conn, repository_id, made) if happened else None
+            return find_commit(conn, repository_id, made) if conn.execute(move.limit(1)).first() else None
 
         def work(conn: Connection) -> Commit:
             nonlocal made
-            made = ""
             repository = guards.lock_repository(conn, repository_id)
             earlier = earlier_commit(conn, repository_id, publish.key, publish.fingerprint)
             if earlier is not None:
@@ -232,7 +228,8 @@ class Commits(CatalogPart):
             self.retire(conn, repository_id, publish.consumed, commit_id=commit.id)
             move = (repository_id, branch, publish.expected_head, commit.id)
             self.record_move(conn, *move, publish.action, publish.actor)
-            self._record_despite(conn, publish, commit.id)
+            for source, name in publish.despite:
+                self.record(conn, repository_id, "despite-check", "check", name, source, commit.id)
             self.remember(conn, repository_id, publish.key, publish.fingerprint, commit.id)
             for one in others:
                 if one.key is not None and find_key(conn, repository_id, one.key) is None:
@@ -241,15 +238,11 @@ class Commits(CatalogPart):
 
         return self.database.write(work, settle=settle)
 
-    def _record_despite(self, conn: Connection, publish: Publish, commit_id: str) -> None:
-        for source, name in publish.despite:
-            self.record(conn, publish.repository_id, "despite-check", "check", name, source, commit_id)
-
     def _check_publish(self, conn: Connection, publish: Publish, repository: AnyRow, state: BranchState) -> BranchState:
         """Refuse what may not be published now. Returns the branch without the tokens that are consumed."""
         repository_id, branch = publish.repository_id, publish.branch
         guards.check_writable(conn, repository, action=publish.action, branch=branch)
-        if publish.action == "merge":  # anything else went no further, where checks are needed
+        if publish.action == "merge" or publish.passed:  # nothing else got here where a branch requires checks
             source = publish.merged or publish.commit.parents[-1]
             guards.require_passed(conn, repository_id, branch, source, publish.untouched, publish.passed)
         guards.check_hooks(repository, publish.action, branch, publish.hooks)

@@ -28,7 +28,7 @@ from sqlalchemy.pool import Pool
 from sqlalchemy.types import TypeDecorator
 
 from lakeops.model.clock import Ids, pause, stopwatch
-from lakeops.model.errors import CatalogError, Transient
+from lakeops.model.errors import CatalogError, LakeopsError, Transient
 from lakeops.model.names import next_prefix
 
 if TYPE_CHECKING:
@@ -180,12 +180,13 @@ class Database:
     def write(self, work: Callable[[Connection], T], *, settle: Callable[[Connection], T | None] | None = None) -> T:
         """Run a transition as one transaction. It may run several times. Nothing of a run that failed stays.
 
-        ``settle`` reads whether a COMMIT without an answer happened: its result, or None for "run it again".
+        ``settle`` reads whether a COMMIT without an answer happened: its result, or None for "run it again". Such a
+        COMMIT may still be under way then, so a later run that is refused asks again.
         """
         if self._snapshot.conn is not None:
             raise RuntimeError("a snapshot is for reading: this would be written outside of it")
         try:
-            return self._retrying(partial(self._run, self.engine, work, settle, write=True))
+            return self._retrying(partial(self._run, self.engine, work, settle, [], write=True))
         finally:
             Database._written += 1
 
@@ -202,6 +203,7 @@ class Database:
         engine: Engine,
         work: Callable[[Connection], T],
         settle: Callable[[Connection], T | None] | None = None,
+        unknown: list[str] | None = None,
         *,
         write: bool = False,
     ) -> T:
@@ -220,8 +222,13 @@ class Database:
                 return result
         except self._failures as error:
             raise self._translate(error) from None
+        except LakeopsError:
+            done = self.read(settle) if settle and unknown else None
+            if done is None:
+                raise
+            return done
         except _UnknownError as lost:
-            if settle is None:
+            if settle is None or unknown is None:
                 raise Transient(
                     f"{lost}; whether the change was made is not known: look before trying again",
                     kind="catalog_unavailable",
@@ -229,6 +236,7 @@ class Database:
             done = self.read(settle)
             if done is not None:
                 return done
+            unknown.append(str(lost))
             raise _AgainError(str(lost)) from None
 
     def _translate(self, error: Exception) -> Exception:
@@ -340,10 +348,11 @@ class Lookup:
         self._made: dict[str, tuple[str, MakeRow]] = {}
 
     def all(self, conn: Connection, values: Mapping[str, Any]) -> list[AnyRow]:
-        """The rows, with these values of the parameters. Values that are no parameter's are left out."""
+        """The rows, with these values of the parameters, others left out. A ``HeldRepository`` gives ``namespace``."""
+        held = getattr(values.get("repository"), "namespace", "")
         text, make_row = self._made.get(conn.dialect.name) or self._prepared(conn.dialect)
         # The driver's own tuples: describing a result to SQLAlchemy takes longer than reading a row.
-        cursor: Any = conn.exec_driver_sql(text, dict(values)).cursor
+        cursor: Any = conn.exec_driver_sql(text, {**values, "namespace": held}).cursor
         return list(map(make_row, cursor.fetchall()))
 
     def one(self, conn: Connection, values: Mapping[str, Any]) -> AnyRow | None:

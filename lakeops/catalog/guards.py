@@ -79,8 +79,10 @@ def _behind_fair_lock(table: Table, *where: ColumnElement[bool]) -> tuple[Select
 
 
 # Built once: every transition runs these, and building them would take longer than SQLite takes to answer.
+MEANT = f":namespace IN ('', (SELECT storage_namespace FROM {REPOSITORY.name} WHERE id = :repository))"  # noqa: S608
+"""A condition of lookups: the repository is the one that a ``HeldRepository`` means."""
 _REPOSITORY = Lookup(REPOSITORY.c, f"{REPOSITORY.name} WHERE id = :repository")
-_BRANCH = Lookup(BRANCH.c, f"{BRANCH.name} WHERE repository_id = :repository AND name = :branch")
+_BRANCH = Lookup(BRANCH.c, f"{BRANCH.name} WHERE repository_id = :repository AND name = :branch AND {MEANT}")
 _ON_BRANCH = (BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
 _LOCK_REPOSITORY = _behind_fair_lock(REPOSITORY, REPOSITORY.c.id == bindparam("repository"))
 _LOCK_BRANCH = _behind_fair_lock(BRANCH, *_ON_BRANCH)

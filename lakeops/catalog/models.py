@@ -267,7 +267,10 @@ class QueueRow(_OfRepository, table=True):
 class UploadRow(_OfRepository, table=True):
     """Objects being written below ``address``; ``started`` in microseconds since the Unix epoch."""
 
-    __table_args__: ClassVar[tuple[Any, ...]] = (Index("lakeops_upload_started", "repository_id", "started"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index("lakeops_upload_started", "repository_id", "started"),
+        Index("lakeops_upload_branch", "repository_id", "branch"),
+    )
     id: str = _text(key=True)
     branch: str = _text()
     address: str = _text()

@@ -26,7 +26,7 @@ from lakeops.catalog.database import (
 from lakeops.catalog.guards import CatalogPart, Hooks, Verdicts
 from lakeops.catalog.records import BranchState, ExpectedState, decoding, hooks_of, number
 from lakeops.catalog.staging import any_staged, branch_update, check_expected
-from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, REPOSITORY, TAG, VERDICT
+from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, REPOSITORY, TAG, UPLOAD, VERDICT
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved, NotAsSeen, NotFound, PreconditionFailed, RefNotFound
 from lakeops.model.protection import BRANCH_PROTECTION, FAILED, PASSED, Hook, Protection, Verdict
@@ -44,7 +44,7 @@ _NEW_BRANCH = guards.new_ref(
     intents=literal([], BRANCH.c.intents.type),
 )
 _NEW_TAG = guards.new_ref(TAG)
-_TAG = Lookup(TAG.c, f"{TAG.name} WHERE repository_id = :repository AND name = :tag")
+_TAG = Lookup(TAG.c, f"{TAG.name} WHERE repository_id = :repository AND name = :tag AND {guards.MEANT}")
 _BRANCHES, _TAGS = (PageLookup(table, "name", "repository_id = :repository") for table in (BRANCH, TAG))
 
 
@@ -119,13 +119,16 @@ class Refs(CatalogPart):
             )
         check_expected(conn, state, expect)
         conn.execute(delete(BRANCH).filter_by(repository_id=repository_id, name=name))
-        conn.execute(delete(QUEUE).filter_by(repository_id=repository_id, branch=name))
+        for table in (QUEUE, UPLOAD):  # a branch of this name that is made later takes no outputs of this one
+            conn.execute(delete(table).filter_by(repository_id=repository_id, branch=name))
         self.retire(conn, repository_id, state.tokens)
         self.record_move(conn, repository_id, name, state.commit_id, None, "delete-branch", actor)
         return state.commit_id
 
+    @write_transaction
     def move_branch(
         self,
+        conn: Connection,
         unused: BranchState,
         commit_id: str,
         *,
@@ -133,31 +136,31 @@ class Refs(CatalogPart):
         key: str | None = None,
         fingerprint: str = "",
         hooks: Hooks = NONE,
+        rests_on: Verdicts = (),
     ) -> RefRecord:
         """Point a branch that is still in this state, and has nothing staged, at a live commit.
 
-        A known key returns what its first call did. Raises ``BranchMoved``, ``CommitExpired``, ``PreconditionFailed``
+        A known key returns what its first call did. The checks that the move ``rests_on`` have to have passed still.
+        Raises ``BranchMoved``, ``CommitExpired``, ``PreconditionFailed``
         (``protected_branch``).
         """
         repository_id, name = unused.repository_id, unused.id
-
-        def work(conn: Connection) -> RefRecord:
-            repository = guards.lock_repository(conn, repository_id)
-            state = guards.lock_branch(conn, repository_id, name, exclusive=True)
-            earlier = _find_done(conn, repository_id, name, key, fingerprint)
-            if earlier is not None:
-                return earlier
-            guards.check_writable(conn, repository, action="move-branch", branch=name)
-            guards.check_hooks(repository, "move-branch", name, hooks)
-            if state != unused or any_staged(conn, state):
-                raise BranchMoved(f"branch {name!r} changed meanwhile; it was not moved")
-            guards.check_live(conn, repository_id, [commit_id])
-            conn.execute(branch_update(state).values(commit_id=commit_id))
-            self.record_move(conn, repository_id, name, state.commit_id, commit_id, "move-branch", actor)
-            self.remember(conn, repository_id, key, fingerprint, commit_id)
-            return RefRecord(name, commit_id)
-
-        return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
+        repository = guards.lock_repository(conn, repository_id)
+        state = guards.lock_branch(conn, repository_id, name, exclusive=True)
+        earlier = earlier_commit(conn, repository_id, key, fingerprint)
+        if earlier is not None:
+            return RefRecord(name, earlier.id)
+        guards.check_writable(conn, repository, action="move-branch", branch=name)
+        guards.check_hooks(repository, "move-branch", name, hooks)
+        if state != unused or any_staged(conn, state):
+            raise BranchMoved(f"branch {name!r} changed meanwhile; it was not moved")
+        if rests_on:
+            guards.require_passed(conn, repository_id, name, commit_id, frozenset(), rests_on)
+        guards.check_live(conn, repository_id, [commit_id])
+        conn.execute(branch_update(state).values(commit_id=commit_id))
+        self.record_move(conn, repository_id, name, state.commit_id, commit_id, "move-branch", actor)
+        self.remember(conn, repository_id, key, fingerprint, commit_id)
+        return RefRecord(name, commit_id)
 
     @read_transaction
     def tag(self, conn: Connection, repository_id: str, name: str) -> RefRecord:
@@ -183,8 +186,10 @@ class Refs(CatalogPart):
         self._create(RefKind.TAG, values, actor, hooks, is_there=TAG.c.commit_id == commit_id)
         return RefRecord(name, commit_id)
 
+    @write_transaction
     def move_tag(
         self,
+        conn: Connection,
         repository_id: str,
         name: str,
         commit_id: str,
@@ -198,26 +203,22 @@ class Refs(CatalogPart):
         """Point a tag at another live commit. A known key returns what its first call did.
 
         Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed`` (``protected_tag``), ``NotAsSeen`` where it is
-        not at ``old``.
+        neither there already nor at ``old``.
         """
-
-        def work(conn: Connection) -> RefRecord:
-            repository = guards.lock_repository(conn, repository_id)
-            at = _lock_tag(conn, repository_id, name)
-            earlier = _find_done(conn, repository_id, name, key, fingerprint)
-            if earlier is not None:
-                return earlier
-            guards.check_writable(conn, repository, action="move-tag", tag=name)
-            guards.check_hooks(repository, "move-tag", name, hooks)
-            found = _check_tag_at(repository_id, name, at, old)
-            guards.check_live(conn, repository_id, [commit_id])
-            if found != commit_id:
-                conn.execute(update(TAG).filter_by(repository_id=repository_id, name=name).values(commit_id=commit_id))
-                self.record_move(conn, repository_id, name, found, commit_id, "move-tag", actor, kind=RefKind.TAG)
-            self.remember(conn, repository_id, key, fingerprint, commit_id)
-            return RefRecord(name, commit_id)
-
-        return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
+        repository = guards.lock_repository(conn, repository_id)
+        at = _lock_tag(conn, repository_id, name)
+        earlier = earlier_commit(conn, repository_id, key, fingerprint)
+        if earlier is not None:
+            return RefRecord(name, earlier.id)
+        guards.check_writable(conn, repository, action="move-tag", tag=name)
+        guards.check_hooks(repository, "move-tag", name, hooks)
+        found = _check_tag_at(repository_id, name, at, None if at == commit_id else old)
+        guards.check_live(conn, repository_id, [commit_id])
+        if found != commit_id:
+            conn.execute(update(TAG).filter_by(repository_id=repository_id, name=name).values(commit_id=commit_id))
+            self.record_move(conn, repository_id, name, found, commit_id, "move-tag", actor, kind=RefKind.TAG)
+        self.remember(conn, repository_id, key, fingerprint, commit_id)
+        return RefRecord(name, commit_id)
 
     @write_transaction_once
     def delete_tag(
@@ -383,12 +384,6 @@ def _page(conn: Connection, lookup: PageLookup, repository_id: str, **where: Any
     return [RefRecord(row.name, row.commit_id) for row in rows]
 
 
-def _find_done(conn: Connection, repository_id: str, name: str, key: str | None, fingerprint: str) -> RefRecord | None:
-    """The result of a move under this key, if it has happened."""
-    earlier = earlier_commit(conn, repository_id, key, fingerprint)
-    return None if earlier is None else RefRecord(name, earlier.id)
-
-
 def _lock_tag(conn: Connection, repository_id: str, name: str) -> str | None:
     query = select(TAG.c.commit_id).filter_by(repository_id=repository_id, name=name)
     return conn.execute(query.with_for_update()).scalar_one_or_none()
@@ -399,7 +394,7 @@ def _check_tag_at(repository_id: str, name: str, at: str | None, old: str | None
     if at is None:
         raise RefNotFound(f"repository {repository_id!r} has no tag {name!r}")
     if old is not None and at != old:
-        raise NotAsSeen(f"tag {name!r} is at {at[:16]} by now, and no longer at {old[:16]}; nothing was done")
+        raise NotAsSeen(f"tag {name!r} is at {at[:16]} by now, and no longer at {str(old)[:16]}; nothing was done")
     return at
 
 

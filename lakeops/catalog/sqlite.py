@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import pwd
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,21 +62,21 @@ class Sqlite(Dialect):
 
     def engine(self, url: URL) -> Engine:
         """An engine over the file. Its directory is made when it is missing."""
-        file = url.database
-        if not file or file == ":memory:" or file.startswith("file:"):
-            raise InvalidInput(
-                "the catalog's SQLite URL must name a file: sqlite:////path/to/catalog.db", kind="invalid_settings"
-            )
+        file, wait = url.database, url.query.get("timeout", str(BUSY_SECONDS))
+        strange = {*url.query} - {"timeout"} or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", str(wait))
+        if strange or not file or file == ":memory:" or file.startswith("file:"):
+            flaw = "must name a file, with no option but ?timeout=SECONDS: sqlite:////path/to/catalog.db"
+            raise InvalidInput(f"the catalog's SQLite URL {flaw}", kind="invalid_settings")
         folder = os.path.dirname(file) or "."  # noqa: PTH120 - a path object takes longer than the look
         if not os.path.isdir(folder):  # noqa: PTH112
             try:
                 Path(folder).mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise CatalogError(f"cannot make the catalog's directory {folder}: {error.strerror}") from None
-        wait = {} if "timeout" in url.query else {"timeout": BUSY_SECONDS}
         # Pydantic's parser comes with SQLModel. A log decodes two texts a commit, which took a third of its time.
+        args, parse = {"timeout": float(str(wait))}, pydantic_core.from_json
         engine = create_engine(
-            url, connect_args=wait, max_overflow=-1, hide_parameters=True, json_deserializer=pydantic_core.from_json
+            url.set(query={}), connect_args=args, max_overflow=-1, hide_parameters=True, json_deserializer=parse
         )
         event.listen(engine, "connect", _set_up)
         return engine

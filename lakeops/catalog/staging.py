@@ -93,7 +93,7 @@ class Staging(CatalogPart):
 
         Raises:
             PreconditionFailed: ``protected_branch``, ``read_only_repository``.
-            AttemptExpired: it ``started`` too long ago.
+            AttemptExpired: it ``started`` too long ago, or its upload has ended.
             BranchMoved: it is not as it was expected, or there is a mark that was not looked into.
             Transient: ``collection_running``: a mark is being made, and the rows link old objects.
         """
@@ -101,8 +101,10 @@ class Staging(CatalogPart):
         dialect = self.database.dialect
         table = None if isinstance(rows, Sequence) else to_columns(rows)
         expect = expect or ExpectedState()
+        ended = False  # whether an earlier run of this transaction has ended the upload
 
         def work(conn: Connection) -> BranchState:
+            nonlocal ended
             if table is not None:
                 dialect.bring(conn, table)
             repository, state = _lock_stageable(conn, repository_id, branch, exclusive=expect.counter is not None)
@@ -121,7 +123,12 @@ class Staging(CatalogPart):
                 values = [records.staged_values(repository_id, state.staging_token, row) for row in in_order]
                 conn.exec_driver_sql(dialect.insert_staged, [tuple(value.values()) for value in values])
             if upload is not None:
-                conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
+                mine = delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload)
+                if not conn.execute(mine).rowcount and not ended:
+                    raise AttemptExpired(
+                        f"the output has ended, or branch {branch!r} was deleted since; start it again"
+                    )
+                ended = True
             return state
 
         return self.database.write(work, settle=run_again)

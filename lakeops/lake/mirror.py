@@ -23,7 +23,7 @@ from lakeops.model.mirrors import (
 from lakeops.model.names import check_repository
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
-from lakeops.settings import CATALOG_FILE, LakeAddress, Settings, parsed, unusable
+from lakeops.settings import LakeAddress, Settings, catalog_in, parsed, unusable
 
 if TYPE_CHECKING:
     from lakeops.ops.mirror.source import Source
@@ -147,8 +147,7 @@ def _source_settings(reference: SourceReference) -> dict[str, Any]:
                 raise unusable(f"environment variable {place} is not set; set it to the source's database URL")
             given = {"database_url": os.environ[place]}
     if "database_url" not in given:
-        home = Path(given.get("home", "~/.lakeops")).expanduser().absolute()
-        given["database_url"] = f"sqlite:///{home / CATALOG_FILE}"
+        given["database_url"] = catalog_in(Path(given.get("home", "~/.lakeops")).expanduser().absolute())
     stores = {"s3_endpoint_url": reference.s3_endpoint_url, "s3_region": reference.s3_region}
     return {**given, **{name: value for name, value in stores.items() if value is not None}}
 

@@ -291,7 +291,7 @@ class Repository:
 
     def branches(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
         """Branches by name in byte order."""
-        return pages(partial(self._ctx.catalog.refs.branches, self.id), prefix=prefix, after=after)
+        return pages(partial(self._ctx.catalog.refs.branches, self._ctx.repository_id), prefix=prefix, after=after)
 
     heads: Final = verb(lambda: ops.history.heads)
 
@@ -306,7 +306,7 @@ class Repository:
 
     def tags(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
         """Tags by name in byte order."""
-        return pages(partial(self._ctx.catalog.refs.tags, self.id), prefix=prefix, after=after)
+        return pages(partial(self._ctx.catalog.refs.tags, self._ctx.repository_id), prefix=prefix, after=after)
 
     # --- history, diff and merge ---
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import takewhile
+from operator import attrgetter
 
+from lakeops.catalog.guards import Verdicts
 from lakeops.catalog.records import ExpectedState
 from lakeops.model import graph
 from lakeops.model.errors import AlreadyExists, BranchMoved, PreconditionFailed, RefNotFound
@@ -74,7 +79,7 @@ def move_branch(
         ref: where to. It is resolved once, at the start.
         force: move back or sideways too. Commits that no other ref leads to leave the history then, and retention
             expires them after the undo window.
-        idempotency_key: a second call with the same key returns what the first call did, and moves nothing.
+        idempotency_key: a second call with the same key returns what the first did, and moves only a new branch.
         on_head: called with the head that the branch is about to leave, again whenever somebody moves the branch
             first. What it raises ends the call, and nothing is moved.
 
@@ -92,7 +97,9 @@ def move_branch(
     request = IdempotentRequest("move-branch", check_name(name), options, key=idempotency_key)
     commit = read_first(ctx, request, lambda: resolve_commit(ctx, ref))
     if not isinstance(commit, Commit):
-        return RefRecord(name, commit.commit.id)
+        known = commit.commit.id
+        shown = _has_shown(ctx, name, known)
+        return RefRecord(name, known) if shown else move_branch(ctx, name, known, force=force, on_head=on_head)
 
     def attempt() -> RefRecord:
         head, get = snapshot(ctx, name, stageable=True).head, history_of(ctx)
@@ -105,36 +112,41 @@ def move_branch(
         state = require_clean_and_drop_noops(ctx, name)
         if state.commit_id != head.id:
             raise BranchMoved(f"branch {name!r} moved meanwhile; it was not moved")
-        _judge_move(ctx, name, head, commit)
+        passed = _judge_move(ctx, name, head, commit)
         if on_head is not None:
             on_head(state.commit_id)
-        asked = request.fingerprint
+        move = partial(ctx.catalog.refs.move_branch, state, commit.id, actor=ctx.actor, rests_on=passed)
         if state.commit_id != commit.id or request.key is not None:
             return changing(
                 ctx,
                 HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
-                lambda hooks: ctx.catalog.refs.move_branch(
-                    state, commit.id, actor=ctx.actor, key=request.key, fingerprint=asked, hooks=hooks
-                ),
+                lambda hooks: move(key=request.key, fingerprint=request.fingerprint, hooks=hooks),
             )
         return RefRecord(name, commit.id)
 
     return when_moved(ctx)(attempt)
 
 
-def _judge_move(ctx: Context, name: str, head: Commit, commit: Commit) -> None:
-    """Refuse to move a branch to a commit that no merge would take, unless the branch has shown it before."""
+def _has_shown(ctx: Context, name: str, commit_id: str) -> bool:
+    """Whether a branch or tag has pointed to a commit since it was made."""
+    moves = ctx.catalog.refs.reflog(ctx.repository_id, name, limit=MOST_MOVES)
+    return any(one.new == commit_id for one in takewhile(attrgetter("new"), moves))
+
+
+def _judge_move(ctx: Context, name: str, head: Commit, commit: Commit) -> Verdicts:
+    """The checks that a move rests on. Refuses a commit that no merge would take and the branch has never shown."""
 
     def found() -> list[Commit]:
         get = history_of(ctx, ahead=100)
         return list(graph.unshared(get, commit.id, [head.id]))
 
     try:
-        judge(ctx, ctx.catalog.in_snapshot(found))
+        return judge(ctx, ctx.catalog.in_snapshot(found)).passed
     except PreconditionFailed:
         moves = ctx.catalog.refs.reflog(ctx.repository_id, name, limit=MOST_MOVES)
         if not any(commit.id == one.new for one in moves):
             raise
+        return ()
 
 
 def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None = None) -> RefRecord:
@@ -163,14 +175,12 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
         known = find_by_key(ctx, request) or commit
     try:
         return _make_tag(ctx, name, known.id)
-    except AlreadyExists as taken:
-        try:
+    except AlreadyExists:
+        with suppress(RefNotFound):  # a branch may have the name
             tag = ctx.catalog.refs.tag(ctx.repository_id, name)
-        except RefNotFound:
-            raise taken from None  # a branch has the name
-        if tag.commit_id != known.id:
-            raise
-        return tag
+            if tag.commit_id == known.id:
+                return tag
+        raise
 
 
 def _make_tag(ctx: Context, name: str, commit_id: str) -> RefRecord:
@@ -189,11 +199,11 @@ def move_tag(
     Args:
         ref: where to. It is resolved once, at the start.
         old: the id of the commit that it is moved from. A tag that is elsewhere stays.
-        idempotency_key: a second call with the same key returns what the first call did, and moves nothing.
+        idempotency_key: a second call with the same key returns what the first did, and moves only a new tag.
 
     Raises:
         RefNotFound, CommitExpired: there is no such tag, or no such commit to read.
-        NotAsSeen: the tag is not at ``old``.
+        NotAsSeen: the tag is neither at ``old`` nor there already.
         PreconditionFailed: ``read_only_repository``: the repository takes no changes.
         KeyReused: the key stands for another call.
     """
@@ -203,7 +213,8 @@ def move_tag(
     request = IdempotentRequest("move-tag", name, {"source": ref}, key=idempotency_key)
     known = find_by_key(ctx, request)
     if known is not None:
-        return RefRecord(name, known.id)
+        shown = _has_shown(ctx, name, known.id)
+        return RefRecord(name, known.id) if shown else move_tag(ctx, name, known.id, old=old)
     target, asked = resolve_id(ctx, ref), request.fingerprint
     return changing(
         ctx,

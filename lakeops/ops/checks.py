@@ -1,8 +1,8 @@
 """Checks of commits: record their verdicts, and refuse to merge a commit whose checks have not passed.
 
 A commit may declare checks. Declarations stand in its metadata, and verdicts in the catalog. What a merge brings is
-judged commit by commit, so a commit on top of a declared one does not hide it. The verdicts that a merge rests on are
-looked at again in its transaction.
+judged commit by commit, so a commit on top of a declared one does not hide it. The verdicts that a merge, a
+cherry-pick or a move of a branch rests on are looked at again in its transaction.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ def fail_check(ctx: Context, ref: str, name: str, findings: str, *, by: str | No
     Raises:
         InvalidInput, RefNotFound, CommitExpired, PreconditionFailed: as for ``pass_check``.
     """
+    if not isinstance(findings, str):
+        raise InvalidInput(f"findings: {excerpt(findings)} is no text")
     return _record(ctx, ref, name, FAILED, safe(masked(findings))[:MAX_FINDINGS], by, run)
 
 

@@ -82,9 +82,9 @@ def commit(
         other = committed_by_other() if own and newest is None else None
         if other is not None:
             return covered(ctx, request, other)
-        # 3. The plan: this call's rows and older ones. Newer ones are left to those who sealed them.
-        tokens = state.sealed_tokens[newest:]
-        own = own or tokens
+        # 3. The plan: this call's rows and older ones, if they are still there. Newer ones are left to their callers.
+        tokens = state.sealed_tokens[newest:] if own is None or newest is not None else ()
+        own = tokens if own is None else own
         staged = ctx.catalog.staging.staged_table(ctx.repository_id, name, tokens=tokens).staged
         # 4. The changed ranges are written, and 5. the metarange.
         work = partial(apply, base=ctx.metarange(head), changes=staged)

@@ -20,7 +20,6 @@ from lakeops.model.errors import (
     FileMissing,
     InvalidInput,
     LakeopsError,
-    NotFound,
     ObjectNotFound,
     RefNotFound,
     Transient,
@@ -287,21 +286,21 @@ class CatalogLookup:
         """The head of a branch."""
         try:
             return self._catalog.refs.branch(self._repository_id, name).commit_id
-        except NotFound:
+        except RefNotFound:
             return None
 
     def tag(self, name: str) -> str | None:
         """The commit of a tag."""
         try:
             return self._catalog.refs.tag(self._repository_id, name).commit_id
-        except NotFound:
+        except RefNotFound:
             return None
 
     def commit(self, commit_id: str) -> Commit | None:
         """A commit by full id."""
         try:
             found = self.get(commit_id)
-        except NotFound:
+        except RefNotFound:
             return None
         return None if found.is_gone else found
 

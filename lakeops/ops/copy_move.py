@@ -124,11 +124,12 @@ def update_metadata(
         ObjectNotFound: there is no such object.
         InvalidInput: the metadata breaks a rule, or nothing is asked for.
     """
+    check_path(path)
     if not metadata and content_type is None:
         raise InvalidInput("say which metadata or content type to set")
     if content_type is not None:
         check_content_type(content_type)
-    given = {} if metadata is None else dict(metadata)
+    given = dict(metadata) if isinstance(metadata, Mapping) else check_metadata(metadata)
     started = begin_staging(ctx, branch, flush=True)
 
     def attempt() -> Entry:

@@ -100,7 +100,9 @@ def changing(
     Raises ``PreconditionFailed``: ``hook_refused`` (a hook stopped it), ``hook_missing`` (one cannot be loaded here),
     ``hooks_changed`` (hooks were set again and again meanwhile); and what ``change`` raises.
     """
-    known, run, tries = ctx.repository.hooks, set[Hook](), _TRIES
+    run, tries = set[Hook](), _TRIES
+    # Read anew where the handle knows some: one that was removed since it was opened refuses nothing.
+    known = ctx.repository.hooks and ctx.catalog.repositories.get(ctx.repository_id).hooks
     while True:
         mine = frozenset(hook for hook in known if hook.concerns(event.action, event.ref))
         if mine and old is not None:

@@ -23,7 +23,7 @@ from lakeops.model.records import (
 )
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.ancestor import MergeInputs, Rebase, check_strategy, decide, foretell, sides_of_merge
-from lakeops.ops.checks import brought, check_names, judge, sparing
+from lakeops.ops.checks import Judgement, brought, check_names, judge, sparing
 from lakeops.ops.context import (
     Context,
     check_name,
@@ -127,7 +127,8 @@ def merge(
         if sides.is_base(ours) and not allow_empty:
             raise UpToDate
         require_clean(ctx, found)
-        judged = judge(ctx, brought(ctx, sides), demanded=demanded, despite=despite)
+        # A source that brings nothing has to have passed what the call demands, and nothing else.
+        judged = judge(ctx, brought(ctx, sides) or [replace(ours, metadata={})], demanded=demanded, despite=despite)
         if on_head is not None:
             on_head(found.head.id)
         with explain_expired(ctx, sides.commits):
@@ -236,7 +237,7 @@ def preview_merge(
     if sides.is_base(ours) and not allow_empty:
         return nothing
     require_clean(ctx, snapshot(ctx, destination))
-    judged = judge(ctx, brought(ctx, sides), demanded=demanded, despite=despite)
+    judged = judge(ctx, brought(ctx, sides) or [replace(ours, metadata={})], demanded=demanded, despite=despite)
     with explain_expired(ctx, sides.commits):
         summary = decide(ctx, sides, settle, names, rebase=rebase)[0].summary
     if squash and not summary.total and not allow_empty:
@@ -378,7 +379,7 @@ def cherry_pick(
     if isinstance(found, CommitResult):
         return found.commit
     picked, parent = found
-    judge(ctx, brought(ctx, MergeInputs((parent,), picked, parent)))
+    judged = judge(ctx, brought(ctx, MergeInputs((parent,), picked, parent)))
     pairs = {
         **{key: value for key, value in picked.metadata.items() if key != SQUASHED and not key.startswith(DECLARED)},
         **given,
@@ -386,7 +387,7 @@ def cherry_pick(
         "cherry-pick-committer": picked.committer,
     }
     names, text = (ref, destination), message or picked.message
-    return _replay_change(ctx, request, [(parent, picked)], names, text, pairs, on_head)
+    return _replay_change(ctx, request, [(parent, picked)], names, text, pairs, on_head, judged)
 
 
 def of_cherry_pick(ctx: Context, ref: str, destination: str, parent_number: int | None = None) -> Iterator[Change]:
@@ -408,6 +409,7 @@ def _replay_change(
     message: str,
     metadata: Mapping[str, str],
     on_head: Callable[[str], None] | None,
+    judged: Judgement = Judgement(),  # noqa: B008 - frozen
 ) -> Commit:
     """Make changes one after the other, each from a base to a source, and publish them as one commit."""
 
@@ -431,7 +433,7 @@ def _replay_change(
             raise NoChanges(f"{request.action} of {names[0]!r} changes nothing on branch {request.branch!r}")
         counted = summary if len(steps) == 1 else None
         commits = tuple(reused.values())
-        plan = CommitPlan(metarange, (found.head,), message, metadata, counted, reused_commits=commits)
+        plan = CommitPlan(metarange, (found.head,), message, metadata, counted, reused_commits=commits, judged=judged)
         return publish(ctx, request, found, plan, publisher)
 
     return in_turn(ctx, request, attempt).commit

@@ -448,7 +448,7 @@ def test_only_a_server_that_says_so_makes_the_default_connection_the_environment
 
 
 def test_a_connection_makes_a_lake_only_where_it_is_asked_to(home, tmp_path, monkeypatch):
-    there = tmp_path / "there"
+    there = tmp_path / "the%2Fre?"
     for extra in ({}, {"create": False}, {"create": "false"}):
         _connection(monkeypatch, "mine", host=str(there), extra=extra)
         works, message = LakeopsHook("mine").test_connection()

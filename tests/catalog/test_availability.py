@@ -52,6 +52,12 @@ def test_a_locked_sqlite_catalog_is_a_transient_error(sqlite_url, opened, tmp_pa
     put(catalog, an_entry("a"))
 
 
+@pytest.mark.parametrize("options", ["timeout=abc", "timeout=nan", "timeout=1&timeout=2", "timeout=-1", "foo=1"])
+def test_an_option_that_sqlite_does_not_take_is_refused(sqlite_url, opened, options):
+    with raising("invalid_settings", r"no option but \?timeout=SECONDS"):
+        opened(f"{sqlite_url}?{options}")
+
+
 def test_a_sqlite_writer_waits_its_turn(sqlite_url, opened, tmp_path):
     catalog = opened(sqlite_url)
     create(catalog)

@@ -205,10 +205,11 @@ def test_what_creates_or_repeats_is_settled_too(lose_answer, done):
     catalog.refs.create_tag(REPO, "v1", FIRST.id, actor="ada")
     assert len(catalog.refs.reflog(REPO, "dev")) == len(catalog.refs.reflog(REPO, "v1")) == 1
     catalog.arm(done=done)
-    assert (
-        catalog.staging.begin_upload(REPO, "main", "data/x/", upload="u")
-        == catalog.retention.roots(REPO).uploads["u"][1]
-    )
+    started = catalog.staging.begin_upload(REPO, "main", "data/x/", upload="u")
+    assert catalog.retention.roots(REPO).uploads["u"][1] == started
+    catalog.arm(done=done)
+    catalog.staging.put_staged(REPO, "main", [an_entry("b")], started=started, upload="u")
+    assert catalog.retention.roots(REPO).uploads == {}
 
 
 @pytest.mark.parametrize("done", [True, False])

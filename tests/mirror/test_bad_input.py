@@ -146,6 +146,15 @@ def test_a_source_is_found_by_a_settings_file_or_a_variable(pair, tmp_path, monk
     assert "s3cr3t" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["a%2Fb", "a?b=c", "a#b", "a b+c@d:e"])
+def test_a_home_is_a_directory_and_no_part_of_a_url(tmp_path, name):
+    home = tmp_path / name
+    with Lake.open(home=home) as lake, Lake.open(home=tmp_path / "there") as there:
+        lake.create_repository("flights")
+        assert (home / "catalog.db").is_file()
+        assert there.create_mirror("flights", source=f"{home}#flights").sync()["main"].lag_commits == 0
+
+
 def test_wrong_credentials_show_no_secret(pair, monkeypatch):
     monkeypatch.setenv("SOURCE_URL", "postgresql+psycopg://ada:s3cr3t@127.0.0.1:1/lake?connect_timeout=2")
     monkeypatch.setattr("lakeops.catalog.database.TRIES", 1)

@@ -232,13 +232,26 @@ def test_a_merge_may_ask_for_more_checks(dev):
     dev.ref(made).pass_check("amount")
     assert dev.merge("dev", "main", checks=["amount"]).reference
     assert dev.merge("dev", "main", checks=["other"]).up_to_date
+    assert "'other' waiting" in refused(dev, "dev", checks=["other"], allow_empty=True)
+    assert dev.merge("dev", "main", checks=["amount"], allow_empty=True).reference
 
 
-def test_a_verdict_that_changes_while_a_merge_is_planned_counts(dev):
+CHANGES = {
+    "merge": lambda repo, told: repo.merge("dev", "main", on_head=told),
+    "cherry-pick": lambda repo, told: repo.cherry_pick("dev", "main", on_head=told),
+    "move": lambda repo, told: repo.branch("main").move("dev", on_head=told),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_verdict_that_changes_while_a_change_is_planned_counts(dev, change):
     made = declaring(dev, "dev", "amount")
     dev.ref(made).pass_check("amount")
-    with raising("missing_check", "no longer"):
-        dev.merge("dev", "main", on_head=lambda _: dev.ref(made).fail_check("amount", "x"))
+    with raising("missing_check", "any more"):
+        CHANGES[change](dev, lambda _: dev.ref(made).fail_check("amount", "x"))
+    assert not list(dev.ref("main").list())
+    dev.ref(made).pass_check("amount")
+    CHANGES[change](dev, lambda _: None)
 
 
 def test_a_commit_that_covers_another_ones_changes_declares_its_checks(repo):

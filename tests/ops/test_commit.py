@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
 from time import sleep
@@ -73,6 +74,27 @@ def test_what_others_stage_meanwhile_is_left_to_them(faults, main, key):
     faults.hook("publish", action=lambda _: faster())
     assert main.commit("slower", idempotency_key=key) == made[0]
     assert [change.path for change in main.uncommitted()] == ["later"]
+
+
+@pytest.mark.parametrize("lost", ["with its branch", "by a discard", "a race without rows"])
+def test_a_commit_that_lost_its_rows_takes_none_of_others(faults, repo, main, lost):
+    dev, empty = repo.create_branch("dev"), lost == "a race without rows"
+    if not empty:
+        dev.put("base/00", b"1" if lost == "by a discard" else b"2")
+
+    def meanwhile(_):
+        if lost == "with its branch":
+            repo.delete_branch("dev")
+            repo.create_branch("dev")
+        else:
+            with suppress(NoChanges):
+                dev.commit("faster", allow_empty=empty)
+        dev.put("half", b"1")
+
+    faults.hook("discard" if lost == "by a discard" else "publish", action=meanwhile)
+    with nullcontext() if empty else pytest.raises(NoChanges):
+        dev.commit("slower", allow_empty=empty)
+    assert [change.path for change in dev.uncommitted()] == ["half"]
 
 
 def test_who_finds_its_rows_sealed_by_others_is_heard_too(faults, main):

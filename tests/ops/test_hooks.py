@@ -153,6 +153,16 @@ def test_no_caller_of_the_catalog_passes_a_hook_by(repo, plugin):
     catalog.refs.delete_tag("repo", "v1", actor="ada", hooks=frozenset({hook}))
 
 
+def test_a_hook_that_was_removed_refuses_nothing(lake, repo, plugin):
+    plugin.does["h1"] = lambda _: 1 / 0
+    repo.set_hook("h1")
+    opened = lake.repository("repo")
+    with raising("hook_refused"):
+        opened.create_tag("v2", "main")
+    repo.remove_hook("h1")
+    opened.create_tag("v2", "main")
+
+
 def test_a_commit_that_was_refused_leaves_no_message_behind(repo, plugin):
     def stop(_):
         raise ValueError("no")

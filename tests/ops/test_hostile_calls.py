@@ -123,6 +123,15 @@ CHANGES: dict[str, tuple[list[Any], Call]] = {
     "create_tag": (TEXT, lambda s, v: s.repo.create_tag(v, "main")),
     "create_tag ref": (TEXT, lambda s, v: s.repo.create_tag("t", v)),
     "delete_tag": (TEXT, lambda s, v: s.repo.delete_tag(v)),
+    "delete_tag old": (TEXT[:-8] + NO_TEXT, lambda s, v: s.repo.delete_tag("v1", old=v)),
+    "move_tag": (TEXT, lambda s, v: s.repo.move_tag(v, "dev")),
+    "move_tag ref": (TEXT, lambda s, v: s.repo.move_tag("v1", v)),
+    "move_tag old": (TEXT[:-8] + NO_TEXT, lambda s, v: s.repo.move_tag("v1", "dev", old=v)),
+    "move": (TEXT, lambda s, v: s.dev.move(v)),
+    "pass_check": (TEXT, lambda s, v: s.main.pass_check(v)),
+    "fail_check": (TEXT, lambda s, v: s.main.fail_check(v, "wrong")),
+    "fail_check findings": ([None, *TEXT], lambda s, v: s.main.fail_check("c", v)),
+    "withdraw_check": (TEXT, lambda s, v: s.main.withdraw_check(v)),
     "protect": (TEXT, lambda s, v: (s.repo.protect(v), s.repo.unprotect(v))),
     "unprotect": (TEXT, lambda s, v: s.repo.unprotect(v)),
     "merge source": (TEXT, lambda s, v: s.repo.merge(v, "dev")),
@@ -142,6 +151,12 @@ CHANGES: dict[str, tuple[list[Any], Call]] = {
     "upload path": (TEXT, lambda s, v: s.dev.upload(str(s.place / "from" / "f"), v)),
     "upload folder": (TEXT, lambda s, v: s.dev.upload(s.place / "from", v)),
     "delete": (TEXT, lambda s, v: s.dev.delete(v)),
+    "copy": (TEXT, lambda s, v: s.dev.copy(v, "new")),
+    "copy to": (TEXT, lambda s, v: s.dev.copy("g", v)),
+    "rename": (TEXT, lambda s, v: s.dev.rename(v, "new")),
+    "update_metadata": (TEXT, lambda s, v: s.dev.update_metadata(v, {"k": "v"})),
+    "update_metadata pairs": (MAPS, lambda s, v: s.dev.update_metadata("g", v)),
+    "link": (TEXT, lambda s, v: s.dev.link(s.dev.stat("g"), v)),
     "delete_prefix": (TEXT, lambda s, v: s.dev.delete_prefix(v)),
     "output": (TEXT, lambda s, v: s.output(v)),
     "output mode": (TEXT, lambda s, v: s.output("o/", v)),
@@ -159,6 +174,7 @@ CHANGES: dict[str, tuple[list[Any], Call]] = {
     "gc.set_rules": ([*MAPS, *TEXT], lambda s, v: s.repo.gc.set_rules(v)),
     "gc.set_grace": ([*AMOUNTS, *TEXT], lambda s, v: s.repo.gc.set_grace(v)),
     "gc.sweep": (TEXT, lambda s, v: s.repo.gc.sweep(v)),
+    "gc.restore": (TEXT, lambda s, v: s.repo.gc.restore(v)),
     "fs.pipe": (TEXT, lambda s, v: s.fs.pipe_file(f"repo/dev/{v}", b"x")),
     "fs.rm": (TEXT, lambda s, v: s.fs.rm_file(f"repo/dev/{v}")),
     "fs.cp from": (TEXT, lambda s, v: s.fs.cp_file(f"repo/main/{v}", "repo/dev/copy")),
@@ -176,6 +192,7 @@ def make(lake, place):
     dev = repo.create_branch("dev")
     dev.put("g", b"1")
     dev.commit("second")
+    repo.create_tag("v1", "main")
     (place / "from").mkdir()
     (place / "from" / "f").write_text("1")
     return Scene(lake, repo, place)

@@ -7,7 +7,8 @@ import pytest
 from support.catalogs import expire_commits
 from support.scenes import open_faulty, tree
 
-from lakeops.model.errors import AlreadyExists, InvalidInput, KeyReused, NoChanges
+from lakeops import Repository
+from lakeops.model.errors import AlreadyExists, InvalidInput, KeyReused, NoChanges, RefNotFound
 from lakeops.model.ids import Origin
 from lakeops.testing import Faults
 
@@ -134,6 +135,28 @@ def test_a_key_stands_for_one_request(repo, main, source, verb):
         assert (caught.value.exit_code, caught.value.kind) == (5, "idempotency_key_reused")
     assert verb(repo, source, KEY) == first
     assert state(repo) == after
+
+
+@pytest.mark.parametrize(
+    ("verb", "delete", "create", "name"),
+    [
+        (move_branch, Repository.delete_branch, Repository.create_branch, "side"),
+        (move_tag, Repository.delete_tag, Repository.create_tag, "moved"),
+    ],
+)
+def test_a_ref_that_was_made_anew_is_moved_under_its_key_once_more(repo, main, source, verb, delete, create, name):
+    first = verb(repo, source, KEY)
+    delete(repo, name)
+    with pytest.raises(RefNotFound):
+        verb(repo, source, KEY)
+    create(repo, name, "dev")
+    for _ in range(2):
+        assert verb(repo, source, KEY) == first
+        assert repo.ref(name).commit_id == first.commit_id
+    moves = repo.reflog(name)
+    verb(repo, source, "another", ref="dev~1")
+    assert verb(repo, source, KEY) == first
+    assert len(repo.reflog(name)) == len(moves) + 1
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=NAMES)

@@ -78,7 +78,7 @@ def test_the_same_output_again_is_no_change(repo):
 def test_an_output_without_files_is_refused_unless_that_is_meant(repo, fill, contents):
     fill(repo, "main", **{"t/old": "1", "other": "2"})
     main = repo.branch("main")
-    with pytest.raises(errors.ObjectNotFound, match=r"replacing 't/' would remove all.*allow_empty=True"), main.output("t/"):
+    with pytest.raises(errors.ObjectNotFound, match=r"replacing 't/'.*allow_empty=True"), main.output("t/"):
         pass
     opened = main.open_output("t/")
     with pytest.raises(errors.ObjectNotFound, match="nothing was staged"):
@@ -143,6 +143,15 @@ def test_an_output_of_a_deleted_branch_is_refused(repo):
     with pytest.raises(errors.RefNotFound), repo.branch("dev").output("t/") as url:
         write(url, "part", "x")
         repo.delete_branch("dev")
+
+
+def test_an_output_of_a_branch_that_was_made_anew_is_refused(repo):
+    dev = repo.create_branch("dev")
+    with pytest.raises(errors.AttemptExpired, match="was deleted since"), dev.output("t/") as url:
+        write(url, "old", "x")
+        repo.delete_branch("dev")
+        repo.create_branch("dev").put("t/new", b"1")
+    assert [item.path for item in dev.list()] == ["t/new"]
 
 
 def test_names_that_urls_spell_otherwise(repo):

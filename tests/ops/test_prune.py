@@ -1,6 +1,7 @@
 """Pruning: what is past its time goes, what rests on it still works, and nothing looks damaged afterwards."""
 
 import shutil
+from contextlib import nullcontext
 
 import pytest
 from support.damage import catalog
@@ -82,6 +83,18 @@ def test_a_sweep_prunes_what_is_past_its_time(old):
         catalog(old).commits.of_key(old.id, "key 38", "")
     assert damage(old) == []
     assert old.gc.prune().to_json() == {"commits": 0, "moves": 0, "keys": 0, "tokens": 0, "dry_run": False}
+
+
+def test_a_key_whose_commit_was_pruned_is_no_outage(old, clock):
+    for source in ("main~35", "main"):
+        old.create_branch("release", source)
+        old.create_tag("t", "main")
+        with nullcontext() if source == "main~35" else pytest.raises(RefNotFound, match="has no commit"):
+            old.move_tag("t", "release", idempotency_key="k")
+        old.delete_tag("t")
+        old.delete_branch("release")
+        clock.advance(days=9)
+        collect(old)
 
 
 def test_a_dry_run_tells_what_is_then_done_and_changes_nothing(old, lake, clock):

@@ -79,6 +79,12 @@ READS: dict[str, Callable[[Repository], object]] = {
     "diff": lambda repo: list(repo.diff("main~1", "main")),
     "compare": lambda repo: list(repo.compare("dev", "main")),
     "sums": lambda repo: repo.size("main"),
+    "exists": lambda repo: repo.branch("main").exists("kept"),
+    "uncommitted": lambda repo: list(repo.branch("main").uncommitted()),
+    "log": lambda repo: list(repo.log("main")),
+    "branches": lambda repo: list(repo.branches()),
+    "tags": lambda repo: list(repo.tags()),
+    "tag": lambda repo: repo.tag("v1"),
 }
 
 
@@ -93,6 +99,7 @@ def held(lake, tmp_path):
     new.branch("main").put("kept", b"kept")
     new.branch("main").commit("first")
     new.create_branch("dev", source="main")
+    new.create_tag("v1", "main")
     return old, new
 
 
@@ -108,13 +115,18 @@ def test_an_old_handle_writes_nothing_to_the_repository_that_has_its_name_now(he
     WRITES[write](new)
 
 
+@pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.parametrize("read", READS)
-def test_an_old_handle_that_misses_a_file_says_why(held, read):
+def test_an_old_handle_reads_nothing_of_the_repository_that_has_its_name_now(lake, held, tmp_path, read, empty):
     old, new = held
     new.branch("main").put("staged", b"staged")
+    if not empty:
+        READS[read](new)
+    else:
+        lake.delete_repository("repo")
+        lake.create_repository("repo", storage_namespace=(tmp_path / "empty").as_uri()).create_tag("v1", "main")
     with pytest.raises(RepositoryNotFound, match="another one has its name now"):
         READS[read](old)
-    READS[read](new)
 
 
 def test_a_held_name_is_the_plain_name_everywhere_else():

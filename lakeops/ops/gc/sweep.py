@@ -221,7 +221,7 @@ def restore(ctx: Context, mark_id: str) -> RestoredMark:
         MarkRefused: its sweep has begun.
         PreconditionFailed: ``read_only_repository``: the repository is a mirror.
     """
-    mark = ctx.catalog.marks.restore_mark(ctx.repository_id, mark_id)
+    mark = ctx.catalog.marks.restore_mark(ctx.repository_id, check_asked(mark_id, "a mark"))
     if mark.state in (MarkState.STALE, MarkState.FAILED):
         marks = ctx.catalog.marks.on_record(ctx.repository_id)
         return RestoredMark(mark, 0, next((found.id for found in marks if found.state in _OPEN), None))
