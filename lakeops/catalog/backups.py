@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Table, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, func, insert, select, update
 
 from lakeops.catalog.database import read_transaction, write_transaction
 from lakeops.catalog.guards import CatalogPart, chunks, find_repository, lock_repository
@@ -56,7 +56,7 @@ _IN_FULL = (("protection", PROTECTION), ("rules", RETENTION), ("mirror", MIRROR_
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """Sequence numbers of the newest ref move and the newest audit record, and the digest of the move's row."""
+    """Sequence numbers of the newest ref move and the newest audit record, and the digest of the two rows."""
 
     moves: int
     records: int
@@ -103,12 +103,11 @@ class Backups(CatalogPart):
 
         Waits until every transition under way has ended: the next dump need look at later numbers alone.
         """
-        newest = _rows_of(REFLOG, repository_id).order_by(REFLOG.c.sequence.desc()).limit(1)
         lock_repository(conn, repository_id, exclusive=True)
-        move = conn.execute(newest).one_or_none()
+        moves = conn.execute(select(func.max(REFLOG.c.sequence)).filter_by(repository_id=repository_id)).scalar() or 0
         records = conn.execute(select(func.max(AUDIT.c.sequence))).scalar() or 0
         now = epoch_micros(self.database.dialect.now(conn))
-        return Cut(now, Since(move.sequence, records, _digest(move)) if move else Since(0, records, 0))
+        return Cut(now, Since(moves, records, _digest(conn, repository_id, moves, records)))
 
     @read_transaction
     def dump(
@@ -214,8 +213,7 @@ News = tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]
 
 def _find_news(conn: Connection, repository_id: str, since: Since) -> News | None:
     """Moves and records after a cut. None when they do not tell everything that has changed."""
-    mark = conn.execute(_rows_of(REFLOG, repository_id).where(REFLOG.c.sequence == since.moves)).one_or_none()
-    if mark is None or _digest(mark) != since.digest:
+    if since.digest == 0 or since.digest != _digest(conn, repository_id, since.moves, since.records):
         return None  # pruned, or the cut is of another history
     after = _rows_of(AUDIT, repository_id).where(AUDIT.c.sequence > since.records).order_by(AUDIT.c.sequence)
     records = list(conn.execute(after).mappings())
@@ -225,9 +223,16 @@ def _find_news(conn: Connection, repository_id: str, since: Since) -> News | Non
     return [*map(dict, conn.execute(query).mappings())], [*map(dict, records)]
 
 
-def _digest(move: Row[Any]) -> int:
-    """The digest of a move of a ref, which tells two histories apart."""
-    return int.from_bytes(blake2b(json.dumps([*move], default=str).encode(), digest_size=7).digest(), "big")
+def _digest(conn: Connection, repository_id: str, moves: int, records: int) -> int:
+    """The digest of a move of a ref and an audit record, which tells two histories apart. 0 when either is not there.
+
+    The record may be another repository's. A catalog that was restored may have the moves of the lost one under the
+    same numbers, while its records have others.
+    """
+    move = _rows_of(REFLOG, repository_id).where(REFLOG.c.sequence == moves)
+    rows = [conn.execute(query).one_or_none() for query in (move, select(AUDIT).where(AUDIT.c.sequence == records))]
+    text = json.dumps([row and [*row] for row in rows], default=str)
+    return 0 if None in rows else int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
 def _write_news(

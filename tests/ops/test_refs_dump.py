@@ -497,6 +497,30 @@ def test_a_ref_that_was_deleted_stays_deleted_whatever_the_log_has_lost(opened, 
     assert [ref.id for ref in (*restored.branches(), *restored.tags())] == ["main", "y"]
 
 
+@pytest.mark.parametrize("way", ["dump", "backup"])
+def test_a_restored_catalog_does_not_continue_the_dump_of_the_lost_one(opened, tmp_path, way):
+    """Its moves have the numbers of the lost one's, and its records lower ones."""
+    lost = opened("lost")
+    repo = lost.create_repository("flights", (tmp_path / "bucket").as_uri(), split=SPLIT)
+    for name in ("one", "two", "three", "four"):
+        lost.create_repository(name)
+    if way == "backup":
+        copied_file(tmp_path / "lost", tmp_path / "heir")
+    repo.ref("main").pass_check("quality")
+    repo.refs.dump()
+    if way == "dump":
+        opened("heir").restore_repository("flights", repo.storage_namespace)
+    heir = opened("heir").repository("flights")
+    heir.adopt()
+    if way == "dump":
+        heir.ref("main").fail_check("quality", "rows are wrong")
+    assert heir.refs.status().behind
+    assert heir.refs.dump().whole
+    assert not heir.refs.status().behind
+    opened("last").restore_repository("flights", repo.storage_namespace)
+    assert opened("last").repository("flights").ref("main").verdicts() == heir.ref("main").verdicts()
+
+
 HUGE = 8 << 30  # sparse: it takes no space
 
 
