@@ -7,19 +7,20 @@ commits expired, came back or were pruned, or the earlier cut is not of this cat
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, case, func, insert, select, update
 
 from lakeops.catalog.database import read_transaction, write_transaction
 from lakeops.catalog.guards import CatalogPart, chunks, find_repository, lock_repository
 from lakeops.catalog.marks import first_seen
 from lakeops.catalog.records import COMMIT_COLUMNS, commit_values, epoch_micros, from_epoch_micros, repository_values
 from lakeops.catalog.repositories import check_free
+from lakeops.catalog.retention import PENDING
 from lakeops.catalog.tables import (
     AUDIT,
     BRANCH,
@@ -32,6 +33,7 @@ from lakeops.catalog.tables import (
     TAG,
     VERDICT,
 )
+from lakeops.model.marks import UNPROVED
 from lakeops.model.records import Commit, RepositoryRecord
 
 Write = Callable[[str, Mapping[str, Any]], None]
@@ -50,7 +52,7 @@ _DUMPABLE = frozenset(
 
 _FETCH = 5_000
 _ID_CHARACTERS = 64
-_IN_FULL = (("protection", PROTECTION), ("rules", RETENTION), ("mirror", MIRROR_NEED))
+IN_FULL = (("protection", PROTECTION), ("rules", RETENTION), ("mirror", MIRROR_NEED))
 """Tables that each dump has in full: they are small, and moves of refs do not tell of them."""
 
 
@@ -84,6 +86,7 @@ class DumpedRepository:
     grace_seconds: int
     pruned: int | None
     commits: Sequence[Commit]
+    unproved: Collection[str]
     branches: Mapping[str, str]
     tags: Mapping[str, str]
     protections: Sequence[Mapping[str, Any]]
@@ -126,7 +129,7 @@ class Backups(CatalogPart):
         columns = dict(row._mapping)  # noqa: SLF001
         del columns["storage_namespace"]
         write("repository", columns)
-        for kind, table in _IN_FULL:
+        for kind, table in IN_FULL:
             _copy(write, kind, conn, _rows_of(table, repository_id))
         if news is None or since is None:
             _dump_whole(write, conn, repository_id)
@@ -149,7 +152,9 @@ class Backups(CatalogPart):
             fence = epoch_micros(now) - 1  # what began before rests on the lost catalog
             more = {"grace_seconds": restored.grace_seconds, "pruned": restored.pruned, "fence": fence}
             conn.execute(insert(REPOSITORY).values(**repository_values(repository), **more, restored=restored.at))
-            _insert(conn, COMMIT, (commit_values(name, commit) for commit in restored.commits), name)
+            by = {one.id: UNPROVED for one in restored.commits if one.expired and one.id in restored.unproved}
+            commits = ({**commit_values(name, one), "expired_by": by.get(one.id)} for one in restored.commits)
+            _insert(conn, COMMIT, commits, name)
             for branch, commit_id in restored.branches.items():
                 self.insert_branch(conn, name, branch, commit_id, tokens())
             _insert(conn, TAG, ({"name": tag, "commit_id": at} for tag, at in restored.tags.items()), name)
@@ -190,7 +195,12 @@ def _rows_of(table: Table, repository_id: str) -> Select[Any]:
 
 
 def _commits(repository_id: str) -> Select[Any]:
-    return select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
+    """Commits, and which are unproved. What a mark expired is live until its sweep begins: it can be taken back."""
+    columns = [column for column in COMMIT_COLUMNS if column is not COMMIT.c.expired]
+    expired = case((PENDING, False), else_=COMMIT.c.expired).label("expired")
+    unproved = (func.coalesce(COMMIT.c.expired_by, "") == UNPROVED).label("unproved")
+    here = COMMIT.c.repository_id == repository_id
+    return select(*columns, expired, unproved).where(here).params(repository=repository_id)
 
 
 def _copy(write: Write, kind: str, conn: Connection, query: Select[Any]) -> None:

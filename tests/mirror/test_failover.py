@@ -244,6 +244,23 @@ def test_mirrors_of_a_mirror_go_on_after_its_fail_over_from_what_they_show(pair,
         assert follower.sync()["main"].promoted == two.id
 
 
+def test_unproved_history_comes_back_after_a_restore_from_a_dump(pair, tmp_path, clock):
+    one, two, three = (pair.commit(a=str(number)) for number in range(3))
+    pair.replicator.hold(f"{layout.METARANGES}{two.meta_range_file}")
+    pair.catch_up()
+    pair.fail_over().refs.dump()
+    with open_lake(tmp_path / "heir", clock) as lake:
+        lake.restore_repository("flights", pair.mirror.storage_namespace)
+        heir = lake.repository("flights")
+        heir.adopt()
+        heir.refs.accept()
+        clock.advance(days=2)
+        assert heir.gc.mark().objects == 1
+        assert [heir.ref(commit.id).read("a") for commit in (one, three)] == [b"0", b"2"]
+        with pytest.raises(CommitExpired):
+            heir.ref(two.id).read("a")
+
+
 def test_a_mirror_can_be_forgotten_and_made_anew(pair, tmp_path, clock):
     pair.mirrored(a="1")
     assert mirror_needs(pair.here.catalog, "flights") != {}

@@ -521,6 +521,25 @@ def test_a_restored_catalog_does_not_continue_the_dump_of_the_lost_one(opened, t
     assert opened("last").repository("flights").ref("main").verdicts() == heir.ref("main").verdicts()
 
 
+def test_a_mark_that_can_be_taken_back_deletes_nothing_after_a_restore(opened, tmp_path, clock):
+    """The rules were wrong, the mark was not swept, and the next one would have let the commits live again."""
+    repo = full_of_history(opened("lost"), tmp_path / "bucket", clock)
+    before = {commit.id: tree(repo, commit.id) for commit in repo.log("main")}
+    clock.advance(days=9)
+    repo.gc.confirm_clock()
+    repo.gc.mark()
+    assert any(commit.expired for commit in repo.log("main"))
+    repo.gc.set_rules({"default_retention_days": 3650, "branches": []})
+    repo.refs.dump()
+    opened("heir").restore_repository("flights", repo.storage_namespace)
+    heir = opened("heir").repository("flights")
+    heir.adopt()
+    heir.refs.accept()
+    clock.advance(days=2)
+    heir.gc.sweep(heir.gc.mark().id, force=True)
+    assert {commit.id: tree(heir, commit.id) for commit in heir.log("main")} == before
+
+
 HUGE = 8 << 30  # sparse: it takes no space
 
 

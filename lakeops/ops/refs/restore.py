@@ -17,7 +17,7 @@ from hashlib import sha256
 from tempfile import TemporaryFile
 from typing import Any
 
-from lakeops.catalog.backups import DumpedRepository
+from lakeops.catalog.backups import IN_FULL, DumpedRepository
 from lakeops.catalog.open import Catalog
 from lakeops.model import ids as texts
 from lakeops.model import protection
@@ -148,6 +148,7 @@ class _State:
 
     repository: _Row = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
+    unproved: set[str] = field(default_factory=set)
     refs: dict[str, dict[str, str]] = field(default_factory=lambda: {"branch": {}, "tag": {}})
     full: dict[str, list[_Row]] = field(default_factory=dict)
     checks: dict[str, dict[str, _Row]] = field(default_factory=dict)
@@ -219,9 +220,6 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
 }
 """Columns of the rows of each kind, each with what checks its value."""
 
-_FULL = ("protection", "rules", "mirror")
-"""Kinds of which each part has all rows."""
-
 
 def _take(state: _State, line: bytes) -> None:
     """Add the record of one line to the state. Raises ``RecordRefused``."""
@@ -232,10 +230,11 @@ def _take(state: _State, line: bytes) -> None:
             case "repository":
                 state.repository = row
                 state.parts += 1
-                state.full = {one: [] for one in _FULL}
+                state.full = {one: [] for one, _ in IN_FULL}
             case "commit":
                 commit = _commit(row)
                 state.commits[commit.id] = commit
+                state.unproved |= {commit.id} if row.get("unproved") is True else set()
             case "branch" | "tag":
                 name = _text(row["name"])
                 _check_ref(kind, name, row["commit_id"])
@@ -320,6 +319,7 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
         grace,
         pruned,
         commits,
+        state.unproved,
         branches,
         tags,
         protections=state.full["protection"],
