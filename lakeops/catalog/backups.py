@@ -26,6 +26,7 @@ from lakeops.catalog.tables import (
     BRANCH,
     COMMIT,
     MIRROR_NEED,
+    OWNER,
     PROTECTION,
     REFLOG,
     REPOSITORY,
@@ -33,11 +34,13 @@ from lakeops.catalog.tables import (
     TAG,
     VERDICT,
 )
+from lakeops.model.errors import PreconditionFailed
 from lakeops.model.marks import UNPROVED
 from lakeops.model.records import Commit, RepositoryRecord
 
 Write = Callable[[str, Mapping[str, Any]], None]
 """Takes the kind of a record, and its values."""
+_Rows = list[Mapping[str, Any]]
 
 _DUMPABLE = frozenset(
     [
@@ -86,7 +89,6 @@ class DumpedRepository:
     grace_seconds: int
     pruned: int | None
     commits: Sequence[Commit]
-    unproved: Collection[str]
     branches: Mapping[str, str]
     tags: Mapping[str, str]
     protections: Sequence[Mapping[str, Any]]
@@ -95,6 +97,7 @@ class DumpedRepository:
     mirrors: Sequence[Mapping[str, Any]]
     moves: Sequence[Mapping[str, Any]]
     records: Sequence[Mapping[str, Any]]
+    unproved: Collection[str] = ()
 
 
 class Backups(CatalogPart):
@@ -132,16 +135,22 @@ class Backups(CatalogPart):
         for kind, table in IN_FULL:
             _copy(write, kind, conn, _rows_of(table, repository_id))
         if news is None or since is None:
-            _dump_whole(write, conn, repository_id)
+            _copy(write, "commit", conn, _commits(repository_id).order_by(COMMIT.c.generation, COMMIT.c.id))
+            for kind, table in (("branch", BRANCH), ("tag", TAG)):
+                query = select(table.c.name, table.c.commit_id).where(table.c.repository_id == repository_id)
+                _copy(write, kind, conn, query.order_by(table.c.name))
+            _copy(write, "check", conn, _rows_of(VERDICT, repository_id))
+            for kind, table in (("move", REFLOG), ("record", AUDIT)):
+                _copy(write, kind, conn, _rows_of(table, repository_id).order_by(table.c.sequence))
             return True
         _write_news(write, conn, repository_id, *news)
         return False
 
-    def restore_repository(self, restored: DumpedRepository, tokens: Callable[[], str]) -> None:
+    def restore_repository(self, restored: DumpedRepository, tokens: Callable[[], str], owner: str | None) -> None:
         """Insert a repository as a dump has it, without staged rows. It collects nothing until it is accepted.
 
-        What began before is refused. ``tokens`` gives fresh staging tokens. Raises ``AlreadyExists``,
-        ``NamespaceTaken``.
+        What began before is refused. ``tokens`` gives fresh staging tokens. ``owner`` is the owner record that lies in
+        the namespace already, if it is this catalog's. Raises ``AlreadyExists``, ``NamespaceTaken``.
         """
         repository, name = restored.repository, restored.repository.id
 
@@ -155,6 +164,7 @@ class Backups(CatalogPart):
             by = {one.id: UNPROVED for one in restored.commits if one.expired and one.id in restored.unproved}
             commits = ({**commit_values(name, one), "expired_by": by.get(one.id)} for one in restored.commits)
             _insert(conn, COMMIT, commits, name)
+            _insert(conn, OWNER, [] if owner is None else [{"current_lease": owner}], name)
             for branch, commit_id in restored.branches.items():
                 self.insert_branch(conn, name, branch, commit_id, tokens())
             _insert(conn, TAG, ({"name": tag, "commit_id": at} for tag, at in restored.tags.items()), name)
@@ -175,9 +185,19 @@ class Backups(CatalogPart):
 
     @write_transaction
     def accept_restored(self, conn: Connection, repository_id: str) -> None:
-        """Allow garbage collection of a restored repository. Does nothing for any other repository."""
+        """Allow garbage collection of a restored repository. Does nothing for any other repository.
+
+        Raises ``PreconditionFailed`` for a mirror that has not reported since the dump: it may need newer commits.
+        """
         row = lock_repository(conn, repository_id, exclusive=True)
         if row.restored is not None:
+            silent = MIRROR_NEED.c.at <= row.restored // 1_000_000
+            query = select(MIRROR_NEED.c.mirror).where(MIRROR_NEED.c.repository_id == repository_id, silent)
+            if (mirror := conn.execute(query.limit(1)).scalar()) is not None:
+                raise PreconditionFailed(
+                    f"mirror {mirror} has not said since the dump which commits it needs: sync it, or, if it is gone, "
+                    f"`lakeops mirror drop lakefs://{repository_id} {mirror}`"
+                )
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(restored=None))
             at = f"{from_epoch_micros(row.restored):%Y-%m-%d %H:%M:%S}"
             self.record(conn, repository_id, "accept-restored", "repository", repository_id, at, "accepted")
@@ -208,20 +228,7 @@ def _copy(write: Write, kind: str, conn: Connection, query: Select[Any]) -> None
         write(kind, dict(row))
 
 
-def _dump_whole(write: Write, conn: Connection, repository_id: str) -> None:
-    _copy(write, "commit", conn, _commits(repository_id).order_by(COMMIT.c.generation, COMMIT.c.id))
-    for kind, table in (("branch", BRANCH), ("tag", TAG)):
-        query = select(table.c.name, table.c.commit_id).where(table.c.repository_id == repository_id)
-        _copy(write, kind, conn, query.order_by(table.c.name))
-    _copy(write, "check", conn, _rows_of(VERDICT, repository_id))
-    for kind, table in (("move", REFLOG), ("record", AUDIT)):
-        _copy(write, kind, conn, _rows_of(table, repository_id).order_by(table.c.sequence))
-
-
-News = tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]
-
-
-def _find_news(conn: Connection, repository_id: str, since: Since) -> News | None:
+def _find_news(conn: Connection, repository_id: str, since: Since) -> tuple[_Rows, _Rows] | None:
     """Moves and records after a cut. None when they do not tell everything that has changed."""
     if since.digest == 0 or since.digest != _digest(conn, repository_id, since.moves, since.records):
         return None  # pruned, or the cut is of another history
@@ -245,9 +252,7 @@ def _digest(conn: Connection, repository_id: str, moves: int, records: int) -> i
     return 0 if None in rows else int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
-def _write_news(
-    write: Write, conn: Connection, repository_id: str, moves: list[Mapping[str, Any]], records: list[Mapping[str, Any]]
-) -> None:
+def _write_news(write: Write, conn: Connection, repository_id: str, moves: _Rows, records: _Rows) -> None:
     made = {move["new"] for move in moves} - {None}
     for some in chunks(made):
         _copy(write, "commit", conn, _commits(repository_id).where(COMMIT.c.id.in_(some)).order_by(COMMIT.c.generation))

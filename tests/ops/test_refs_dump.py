@@ -440,6 +440,23 @@ def test_a_dump_that_replication_brought_along(repo, opened, tmp_path):
     assert len(dump.folders(again._ctx.store)) == 2, "its own lies beside the other one"
 
 
+def test_what_is_written_in_a_replica_that_was_restored_is_not_replicated_over(repo, opened, tmp_path):
+    shutil.copytree(tmp_path / "bucket", tmp_path / "replica")
+    lake = opened("new")
+    lake.restore_repository("flights", (tmp_path / "replica").as_uri())
+    again = lake.repository("flights")
+    again.branch("main").put("new", b"1")
+    again.branch("main").commit("later")
+    with raising("not_the_owner"):
+        opened("home").replicate(repo.storage_namespace, again.storage_namespace, delete=True)
+    assert again.ref("main").read("new") == b"1"
+    assert list(again.fsck(data=True)) == []
+    with pytest.raises(MarkRefused, match="refs accept"):
+        again.gc.mark()
+    lake.delete_repository("flights")
+    opened("home").replicate(repo.storage_namespace, again.storage_namespace, delete=True)
+
+
 def test_on_a_server(repo, opened, empty_postgres_url):
     """From SQLite to PostgreSQL, and from there to another file."""
     before = everything(repo)

@@ -2,7 +2,8 @@
 
 Every record is checked like those of a mirror's source, and a dump is taken whole or not at all. The repository reads
 and writes, and deletes nothing: the namespace belongs to the lost catalog until somebody says otherwise (``adopt``),
-and no mark is made until somebody has looked at what was committed after the dump (``accept``).
+but for a replica, which belonged to nobody. And no mark is made until somebody has looked at what was committed after
+the dump (``accept``).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from lakeops.model.records import Commit, RefKind, RepositoryRecord, Split
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import CLAIM_ID, check_apart, claim
+from lakeops.ops.owner import first_owner
 from lakeops.ops.refs import dump
 from lakeops.ops.refs.dump import DumpFile, Manifest
 from lakeops.ops.repository import exists
@@ -85,7 +87,10 @@ def restore(
     missing = tuple(sorted(ref for ref, commit_id in shown.items() if commit_id not in live))
     kept = {*shown.values()}  # what a ref shows never expires; fsck names what is not there
     commits = [replace(one, expired=False) if one.id in kept else one for one in commits]
-    catalog.backups.restore_repository(replace(restored, repository=repository, commits=commits), ids.new)
+    # A replica is nobody's yet. From here on nobody replicates over what is written there.
+    replica = found.namespace != store.url and read_text(store, layout.owner_key(store.url)) is None
+    owner = first_owner(catalog, store, name, ids) if replica else None
+    catalog.backups.restore_repository(replace(restored, repository=repository, commits=commits), ids.new, owner)
     return RestoreResult(repository, restored.at // 1_000_000, len(commits), expired, missing)
 
 
@@ -319,7 +324,6 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
         grace,
         pruned,
         commits,
-        state.unproved,
         branches,
         tags,
         protections=state.full["protection"],
@@ -328,6 +332,7 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
         mirrors=state.full["mirror"],
         moves=[state.moves[number] for number in sorted(state.moves)],
         records=[state.records[number] for number in sorted(state.records)],
+        unproved=state.unproved,
     )
 
 
