@@ -7,24 +7,26 @@ commits expired, came back or were pruned, or the earlier cut is not of this cat
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Table, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, case, func, insert, select, update
 
 from lakeops.catalog.database import read_transaction, write_transaction
 from lakeops.catalog.guards import CatalogPart, chunks, find_repository, lock_repository
 from lakeops.catalog.marks import first_seen
 from lakeops.catalog.records import COMMIT_COLUMNS, commit_values, epoch_micros, from_epoch_micros, repository_values
 from lakeops.catalog.repositories import check_free
+from lakeops.catalog.retention import PENDING
 from lakeops.catalog.tables import (
     AUDIT,
     BRANCH,
     COMMIT,
     MIRROR_NEED,
+    OWNER,
     PROTECTION,
     REFLOG,
     REPOSITORY,
@@ -32,10 +34,13 @@ from lakeops.catalog.tables import (
     TAG,
     VERDICT,
 )
+from lakeops.model.errors import PreconditionFailed
+from lakeops.model.marks import UNPROVED
 from lakeops.model.records import Commit, RepositoryRecord
 
 Write = Callable[[str, Mapping[str, Any]], None]
 """Takes the kind of a record, and its values."""
+_Rows = list[Mapping[str, Any]]
 
 _DUMPABLE = frozenset(
     [
@@ -50,13 +55,13 @@ _DUMPABLE = frozenset(
 
 _FETCH = 5_000
 _ID_CHARACTERS = 64
-_IN_FULL = (("protection", PROTECTION), ("rules", RETENTION), ("mirror", MIRROR_NEED))
+IN_FULL = (("protection", PROTECTION), ("rules", RETENTION), ("mirror", MIRROR_NEED))
 """Tables that each dump has in full: they are small, and moves of refs do not tell of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """Sequence numbers of the newest ref move and the newest audit record, and the digest of the move's row."""
+    """Sequence numbers of the newest ref move and the newest audit record, and the digest of the two rows."""
 
     moves: int
     records: int
@@ -92,6 +97,7 @@ class DumpedRepository:
     mirrors: Sequence[Mapping[str, Any]]
     moves: Sequence[Mapping[str, Any]]
     records: Sequence[Mapping[str, Any]]
+    unproved: Collection[str] = ()
 
 
 class Backups(CatalogPart):
@@ -103,12 +109,11 @@ class Backups(CatalogPart):
 
         Waits until every transition under way has ended: the next dump need look at later numbers alone.
         """
-        newest = _rows_of(REFLOG, repository_id).order_by(REFLOG.c.sequence.desc()).limit(1)
         lock_repository(conn, repository_id, exclusive=True)
-        move = conn.execute(newest).one_or_none()
+        moves = conn.execute(select(func.max(REFLOG.c.sequence)).filter_by(repository_id=repository_id)).scalar() or 0
         records = conn.execute(select(func.max(AUDIT.c.sequence))).scalar() or 0
         now = epoch_micros(self.database.dialect.now(conn))
-        return Cut(now, Since(move.sequence, records, _digest(move)) if move else Since(0, records, 0))
+        return Cut(now, Since(moves, records, _digest(conn, repository_id, moves, records)))
 
     @read_transaction
     def dump(
@@ -127,19 +132,25 @@ class Backups(CatalogPart):
         columns = dict(row._mapping)  # noqa: SLF001
         del columns["storage_namespace"]
         write("repository", columns)
-        for kind, table in _IN_FULL:
+        for kind, table in IN_FULL:
             _copy(write, kind, conn, _rows_of(table, repository_id))
         if news is None or since is None:
-            _dump_whole(write, conn, repository_id)
+            _copy(write, "commit", conn, _commits(repository_id).order_by(COMMIT.c.generation, COMMIT.c.id))
+            for kind, table in (("branch", BRANCH), ("tag", TAG)):
+                query = select(table.c.name, table.c.commit_id).where(table.c.repository_id == repository_id)
+                _copy(write, kind, conn, query.order_by(table.c.name))
+            _copy(write, "check", conn, _rows_of(VERDICT, repository_id))
+            for kind, table in (("move", REFLOG), ("record", AUDIT)):
+                _copy(write, kind, conn, _rows_of(table, repository_id).order_by(table.c.sequence))
             return True
         _write_news(write, conn, repository_id, *news)
         return False
 
-    def restore_repository(self, restored: DumpedRepository, tokens: Callable[[], str]) -> None:
+    def restore_repository(self, restored: DumpedRepository, tokens: Callable[[], str], owner: str | None) -> None:
         """Insert a repository as a dump has it, without staged rows. It collects nothing until it is accepted.
 
-        What began before is refused. ``tokens`` gives fresh staging tokens. Raises ``AlreadyExists``,
-        ``NamespaceTaken``.
+        What began before is refused. ``tokens`` gives fresh staging tokens. ``owner`` is the owner record that lies in
+        the namespace already, if it is this catalog's. Raises ``AlreadyExists``, ``NamespaceTaken``.
         """
         repository, name = restored.repository, restored.repository.id
 
@@ -150,7 +161,10 @@ class Backups(CatalogPart):
             fence = epoch_micros(now) - 1  # what began before rests on the lost catalog
             more = {"grace_seconds": restored.grace_seconds, "pruned": restored.pruned, "fence": fence}
             conn.execute(insert(REPOSITORY).values(**repository_values(repository), **more, restored=restored.at))
-            _insert(conn, COMMIT, (commit_values(name, commit) for commit in restored.commits), name)
+            by = {one.id: UNPROVED for one in restored.commits if one.expired and one.id in restored.unproved}
+            commits = ({**commit_values(name, one), "expired_by": by.get(one.id)} for one in restored.commits)
+            _insert(conn, COMMIT, commits, name)
+            _insert(conn, OWNER, [] if owner is None else [{"current_lease": owner}], name)
             for branch, commit_id in restored.branches.items():
                 self.insert_branch(conn, name, branch, commit_id, tokens())
             _insert(conn, TAG, ({"name": tag, "commit_id": at} for tag, at in restored.tags.items()), name)
@@ -171,9 +185,19 @@ class Backups(CatalogPart):
 
     @write_transaction
     def accept_restored(self, conn: Connection, repository_id: str) -> None:
-        """Allow garbage collection of a restored repository. Does nothing for any other repository."""
+        """Allow garbage collection of a restored repository. Does nothing for any other repository.
+
+        Raises ``PreconditionFailed`` for a mirror that has not reported since the dump: it may need newer commits.
+        """
         row = lock_repository(conn, repository_id, exclusive=True)
         if row.restored is not None:
+            silent = MIRROR_NEED.c.at <= row.restored // 1_000_000
+            query = select(MIRROR_NEED.c.mirror).where(MIRROR_NEED.c.repository_id == repository_id, silent)
+            if (mirror := conn.execute(query.limit(1)).scalar()) is not None:
+                raise PreconditionFailed(
+                    f"mirror {mirror} has not said since the dump which commits it needs: sync it, or, if it is gone, "
+                    f"`lakeops mirror drop lakefs://{repository_id} {mirror}`"
+                )
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(restored=None))
             at = f"{from_epoch_micros(row.restored):%Y-%m-%d %H:%M:%S}"
             self.record(conn, repository_id, "accept-restored", "repository", repository_id, at, "accepted")
@@ -191,7 +215,12 @@ def _rows_of(table: Table, repository_id: str) -> Select[Any]:
 
 
 def _commits(repository_id: str) -> Select[Any]:
-    return select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id)
+    """Commits, and which are unproved. What a mark expired is live until its sweep begins: it can be taken back."""
+    columns = [column for column in COMMIT_COLUMNS if column is not COMMIT.c.expired]
+    expired = case((PENDING, False), else_=COMMIT.c.expired).label("expired")
+    unproved = (func.coalesce(COMMIT.c.expired_by, "") == UNPROVED).label("unproved")
+    here = COMMIT.c.repository_id == repository_id
+    return select(*columns, expired, unproved).where(here).params(repository=repository_id)
 
 
 def _copy(write: Write, kind: str, conn: Connection, query: Select[Any]) -> None:
@@ -199,23 +228,9 @@ def _copy(write: Write, kind: str, conn: Connection, query: Select[Any]) -> None
         write(kind, dict(row))
 
 
-def _dump_whole(write: Write, conn: Connection, repository_id: str) -> None:
-    _copy(write, "commit", conn, _commits(repository_id).order_by(COMMIT.c.generation, COMMIT.c.id))
-    for kind, table in (("branch", BRANCH), ("tag", TAG)):
-        query = select(table.c.name, table.c.commit_id).where(table.c.repository_id == repository_id)
-        _copy(write, kind, conn, query.order_by(table.c.name))
-    _copy(write, "check", conn, _rows_of(VERDICT, repository_id))
-    for kind, table in (("move", REFLOG), ("record", AUDIT)):
-        _copy(write, kind, conn, _rows_of(table, repository_id).order_by(table.c.sequence))
-
-
-News = tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]
-
-
-def _find_news(conn: Connection, repository_id: str, since: Since) -> News | None:
+def _find_news(conn: Connection, repository_id: str, since: Since) -> tuple[_Rows, _Rows] | None:
     """Moves and records after a cut. None when they do not tell everything that has changed."""
-    mark = conn.execute(_rows_of(REFLOG, repository_id).where(REFLOG.c.sequence == since.moves)).one_or_none()
-    if mark is None or _digest(mark) != since.digest:
+    if since.digest == 0 or since.digest != _digest(conn, repository_id, since.moves, since.records):
         return None  # pruned, or the cut is of another history
     after = _rows_of(AUDIT, repository_id).where(AUDIT.c.sequence > since.records).order_by(AUDIT.c.sequence)
     records = list(conn.execute(after).mappings())
@@ -225,14 +240,19 @@ def _find_news(conn: Connection, repository_id: str, since: Since) -> News | Non
     return [*map(dict, conn.execute(query).mappings())], [*map(dict, records)]
 
 
-def _digest(move: Row[Any]) -> int:
-    """The digest of a move of a ref, which tells two histories apart."""
-    return int.from_bytes(blake2b(json.dumps([*move], default=str).encode(), digest_size=7).digest(), "big")
+def _digest(conn: Connection, repository_id: str, moves: int, records: int) -> int:
+    """The digest of a move of a ref and an audit record, which tells two histories apart. 0 when either is not there.
+
+    The record may be another repository's. A catalog that was restored may have the moves of the lost one under the
+    same numbers, while its records have others.
+    """
+    move = _rows_of(REFLOG, repository_id).where(REFLOG.c.sequence == moves)
+    rows = [conn.execute(query).one_or_none() for query in (move, select(AUDIT).where(AUDIT.c.sequence == records))]
+    text = json.dumps([row and [*row] for row in rows], default=str)
+    return 0 if None in rows else int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
-def _write_news(
-    write: Write, conn: Connection, repository_id: str, moves: list[Mapping[str, Any]], records: list[Mapping[str, Any]]
-) -> None:
+def _write_news(write: Write, conn: Connection, repository_id: str, moves: _Rows, records: _Rows) -> None:
     made = {move["new"] for move in moves} - {None}
     for some in chunks(made):
         _copy(write, "commit", conn, _commits(repository_id).where(COMMIT.c.id.in_(some)).order_by(COMMIT.c.generation))

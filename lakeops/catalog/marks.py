@@ -24,7 +24,7 @@ from lakeops.catalog.records import ExpectedState, decoding, epoch_micros, from_
 from lakeops.catalog.tables import CLOCK, COMMIT, MARK, REFLOG, REPOSITORY
 from lakeops.model.clock import Clock, SystemClock, Uptime, uptime_of
 from lakeops.model.errors import BranchMoved, MarkRefused, NotFound, Transient
-from lakeops.model.marks import BEGUN, UNPROVED, Mark, MarkState
+from lakeops.model.marks import BEGUN, OPEN, UNPROVED, Mark, MarkState
 
 KEEP = timedelta(days=30)
 """For how long a mark that is done with stays on record."""
@@ -53,7 +53,6 @@ _WHY = {
     MarkState.RESTORED: "was restored; make a new one",
 }
 _GOING_ON = (MarkState.SWEEPING, MarkState.INCOMPLETE)
-_OPEN = (MarkState.MARKING, MarkState.MARKED)
 
 # A mark that has pending commits stays on record: without it, nobody could tell whether they were swept.
 _HAS_PENDING = exists().where(COMMIT.c.repository_id == MARK.c.repository_id, COMMIT.c.expired_by == MARK.c.id)
@@ -152,8 +151,8 @@ class Marks(CatalogPart):
             )
         over = mark.state in (MarkState.FAILED, MarkState.STALE)
         # A mark that is still open has the commits of those before it.
-        opened = select(MARK.c.id).where(*_in_states(repository_id, _OPEN)).limit(1)
-        if mark.state in _OPEN or (over and not conn.execute(opened).first()):
+        opened = select(MARK.c.id).where(*_in_states(repository_id, OPEN)).limit(1)
+        if mark.state in OPEN or (over and not conn.execute(opened).first()):
             update_mark(conn, repository_id, mark_id, state=MarkState.RESTORING.value)
         return self._record_state(conn, repository_id, mark, "restore-mark")
 
@@ -239,7 +238,7 @@ class Marks(CatalogPart):
         now = self.database.dialect.now(conn)
         at = epoch_micros(now)
         conn.execute(update(REPOSITORY).where(REPOSITORY.c.fence > at).values(fence=at))
-        ahead = (MARK.c.created > at, MARK.c.state.in_([state.value for state in _OPEN]))
+        ahead = (MARK.c.created > at, MARK.c.state.in_([state.value for state in OPEN]))
         conn.execute(update(MARK).where(*ahead).values(state=MarkState.STALE.value))
         conn.execute(update(MARK).where(MARK.c.created > at).values(created=at))
         _keep_time(conn, now, uptime_of(self.clock))
@@ -262,7 +261,7 @@ def check_links(conn: Connection, repository_id: str, expect: ExpectedState, sin
     before ``since`` has taken too long, and is failed here. Raises ``Transient`` (``collection_running``) while a mark
     that may hold them is made, ``BranchMoved`` for a mark that the caller does not know yet.
     """
-    for row in conn.execute(select(MARK).where(*_in_states(repository_id, (*_OPEN, *BEGUN)))):
+    for row in conn.execute(select(MARK).where(*_in_states(repository_id, (*OPEN, *BEGUN)))):
         mark = _record(row)
         if expect.marks is None or mark.id in expect.marks:
             continue

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select, union, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, insert, or_, select, union, update
 
 from lakeops.catalog.database import AnyRow, read_transaction, write_transaction
 from lakeops.catalog.guards import CatalogPart, check_live, check_writable, chunks, find_repository, lock_repository
@@ -345,6 +345,9 @@ class Mirrors(CatalogPart):
             found = _waiting(conn, repository_id, ref, ticket)
             if found is None or found.candidate != candidate:
                 return None
+            # It may have been expired at the source when it was copied, and live there again since.
+            lives = update(COMMIT).filter_by(repository_id=repository_id, id=candidate, expired=True)
+            conn.execute(lives.values(expired=False, expired_by=None))
             old: str | None = conn.execute(select(table.c.commit_id).where(*here)).scalar_one_or_none()
             if old is not None:
                 conn.execute(update(table).where(*here).values(commit_id=candidate))
@@ -374,7 +377,7 @@ class Mirrors(CatalogPart):
         def work(conn: Connection) -> MirrorRecord:
             mirror, repository = _lock_mirror(conn, repository_id, exclusive=True)
             _check_alone(mirror, sequence)
-            _expire_unproved(conn, repository_id)
+            _expire_unproved(conn, mirror)
             if mirror.rules is not None:
                 conn.execute(insert(RETENTION).values(**here, rules=mirror.rules))
             for one in map(Protection.parse, mirror.protections):
@@ -563,15 +566,23 @@ def _forget_arrivals(conn: Connection, repository_id: str, ref: RefName) -> None
     conn.execute(delete(MIRROR_ARRIVAL).where(*_of_ref(repository_id, ref, table=MIRROR_ARRIVAL)))
 
 
-def _expire_unproved(conn: Connection, repository_id: str) -> None:
-    """Expire as unproved all commits that no ref points to, except empty ones and those with a ref's metarange."""
-    here = COMMIT.c.repository_id == repository_id
-    refs = union(*(select(table.c.commit_id).where(table.c.repository_id == repository_id) for table in (BRANCH, TAG)))
-    shown = COMMIT.c.id.in_(refs)
-    whole = select(COMMIT.c.meta_range_file).where(here, shown)
-    doubtful = (COMMIT.c.expired.is_(False), COMMIT.c.meta_range_file != "", COMMIT.c.meta_range_file.not_in(whole))
-    conn.execute(update(COMMIT).where(here, shown, COMMIT.c.expired.is_(True)).values(expired=False, expired_by=None))
-    conn.execute(update(COMMIT).where(here, ~shown, *doubtful).values(expired=True, expired_by=UNPROVED))
+def _expire_unproved(conn: Connection, mirror: MirrorRecord) -> None:
+    """Expire all commits as unproved but those that are whole, which live again if the source had expired them.
+
+    Whole are those that refs point to, others with a metarange of these, empty ones, and what mirrors of this mirror
+    need: it was shown here, and the source has kept it since.
+    """
+    name = mirror.repository_id
+    here = COMMIT.c.repository_id == name
+    refs = union(*(select(table.c.commit_id).where(table.c.repository_id == name) for table in (BRANCH, TAG)))
+    file, shown = COMMIT.c.meta_range_file, COMMIT.c.id.in_(refs)
+    whole = or_(shown, file == "", file.in_(select(file).where(here, shown)))
+    lives = update(COMMIT).values(expired=False, expired_by=None)
+    conn.execute(update(COMMIT).where(here, ~whole).values(expired=True, expired_by=UNPROVED))
+    conn.execute(lives.where(here, COMMIT.c.expired.is_(True), whole))
+    needed = frozenset[str]().union(*mirror_needs(conn, name).values())
+    for some in chunks(needed.intersection(mirror.kept)):
+        conn.execute(lives.where(here, COMMIT.c.id.in_(some)))
 
 
 def mirror_needs(conn: Connection, repository_id: str) -> Mapping[str, frozenset[str]]:

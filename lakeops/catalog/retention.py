@@ -59,11 +59,11 @@ _HERE = COMMIT.c.repository_id == bindparam("repository")
 _UNSWEPT = select(MARK.c.id).where(
     MARK.c.repository_id == bindparam("repository"), MARK.c.state.not_in([state.value for state in BEGUN])
 )
-_PENDING: ColumnElement[bool] = and_(COMMIT.c.expired.is_(True), COMMIT.c.expired_by.in_(_UNSWEPT))
+PENDING: ColumnElement[bool] = and_(COMMIT.c.expired.is_(True), COMMIT.c.expired_by.in_(_UNSWEPT))
 _SOME: ColumnElement[bool] = COMMIT.c.id.in_(bindparam("some", expanding=True))
-_REVIVE = update(COMMIT).where(_HERE, _SOME, _PENDING).values(expired=False, expired_by=None)
+_REVIVE = update(COMMIT).where(_HERE, _SOME, PENDING).values(expired=False, expired_by=None)
 _TAKE = update(COMMIT).where(_HERE, _SOME).values(expired=True, expired_by=bindparam("mark")).returning(COMMIT.c.id)
-_TAKE_OVER = _TAKE.where(_PENDING)
+_TAKE_OVER = _TAKE.where(PENDING)
 # What a ref shows never expires, whatever was decided.
 _SHOWN = [select(refs.c.commit_id).where(refs.c.repository_id == bindparam("repository")) for refs in _REFS]
 _EXPIRE = _TAKE.where(COMMIT.c.expired.is_(False), *(COMMIT.c.id.not_in(shown) for shown in _SHOWN))
@@ -251,7 +251,7 @@ class Retention(CatalogPart):
             return mark, 0
         _check_state(mark, MarkState.RESTORING)
         values: dict[str, object] = {"repository": repository_id}
-        some = conn.execute(select(COMMIT.c.id).where(_HERE, _PENDING).limit(guards.IN_CHUNK), values).scalars().all()
+        some = conn.execute(select(COMMIT.c.id).where(_HERE, PENDING).limit(guards.IN_CHUNK), values).scalars().all()
         if some:
             conn.execute(_REVIVE, values | {"some": some})
             after = f"{len(some)} commits live again"

@@ -95,6 +95,9 @@ class MarkState(StrEnum):
     RESTORED = "restored"
 
 
+OPEN = (MarkState.MARKING, MarkState.MARKED)
+"""Marks whose sweep has not begun. The newest one has decided about the commits of those before it."""
+
 SWEEPABLE = frozenset({MarkState.MARKED, MarkState.SWEEPING, MarkState.INCOMPLETE})
 """Marks that a sweep may begin with, or go on with: there are never more than two or three."""
 

@@ -79,7 +79,7 @@ def restore(catalog):
     again = replace(catalog.repositories.get(REPO), id="again", storage_namespace="file:///again")
     at = 1_767_225_600_000_000
     found = DumpedRepository(again, at, 60, None, [FIRST], {"main": FIRST.id}, {}, *([[]] * 6))
-    catalog.backups.restore_repository(found, new_token)
+    catalog.backups.restore_repository(found, new_token, None)
 
 
 def nothing(_catalog):

@@ -1,6 +1,7 @@
 """A mirror of a mirror: what the last one shows is kept at the first, whatever passes and deletes do in between."""
 
 import shutil
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -89,7 +90,7 @@ class Chain:
 def chains(tmp_path):
     opened: list[Lake] = []
     fast = Path("/dev/shm")
-    place = (fast if fast.is_dir() else tmp_path) / f"lakeops-chain-{tmp_path.name}"
+    place = Path(tempfile.mkdtemp(prefix="lakeops-chain-", dir=fast if fast.is_dir() else tmp_path))  # others run too
 
     def make(seed):
         clock, faults = ManualClock(), Faults()

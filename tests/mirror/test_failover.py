@@ -180,6 +180,87 @@ def test_the_way_back_is_a_mirror_in_the_other_direction(pair, tmp_path):
     assert back.ref("main").read("b") == b"2"
 
 
+def test_history_comes_back_after_a_way_back_though_the_source_had_it_unproved(pair, clock):
+    """Expired at the source when it was copied, and live there again since: by a look, or by ``gc restore``."""
+    commits = [pair.commit(a=str(number)) for number in range(3)]
+    pair.catch_up()
+    new = pair.fail_over()
+    pair.here.delete_repository("flights")
+    back = pair.here.create_mirror("flights", pair.repo.storage_namespace, source=pair.there)
+    back.sync()
+    assert pair.mirror.verify_history() == VerifiedHistory(2, 0)
+    new.branch("main").put("b", b"2")
+    new.branch("main").commit("at the new source")
+    replicator(new, back, Random(3)).settle()
+    back.sync()
+    back.promote_writable()
+    assert back.verify_history() == VerifiedHistory(3, 0)
+    old = pair.here.repository("flights")
+    clock.advance(days=2)
+    assert not old.gc.mark().objects
+    assert [old.ref(one.id).read("a") for one in commits] == [b"0", b"1", b"2"]
+
+
+def test_a_commit_that_lives_again_at_the_source_is_shown_by_mirrors_of_mirrors(pair, tmp_path, clock):
+    one, _ = pair.commit(a="1"), pair.mirrored(a="2")
+    pair.commit(a="3")
+    pair.repo.gc.set_rules({"default_retention_days": 0, "branches": []})
+    clock.advance(days=8)
+    pair.repo.gc.confirm_clock()
+    marked = pair.repo.gc.mark()
+    with open_lake(tmp_path / "late", clock) as late:
+        middle = late.create_mirror("flights", source=pair.here)
+        assert list(middle.ref("main").list()) == []
+        replicator(pair.repo, middle, Random(3)).settle()
+        middle.sync()
+        pair.repo.gc.restore(marked.id)
+        pair.repo.create_branch("old", one.id)
+        pair.repo.create_tag("first", pair.repo.ref("main~3").commit_id)
+        middle.sync()
+        assert middle.ref("old").read("a") == b"1"
+        assert list(middle.ref("first").list()) == []
+        assert [found for found in late.repository("flights").fsck(data=True) if found.severity == "error"] == []
+        with open_lake(tmp_path / "last", clock) as last:
+            follower = last.create_mirror("flights", source=late)
+            replicator(middle, follower, Random(3)).settle()
+            assert follower.sync()["old"].promoted == one.id
+            assert follower.ref("old").read("a") == b"1"
+
+
+def test_mirrors_of_a_mirror_go_on_after_its_fail_over_from_what_they_show(pair, tmp_path, clock):
+    one = pair.mirrored(a="1")
+    with open_lake(tmp_path / "last", clock) as last:
+        follower = last.create_mirror("flights", source=pair.there)
+        copies = replicator(pair.mirror, follower, Random(3))
+        copies.settle()
+        follower.sync()
+        pair.mirror.sync()
+        assert follower.sync()["main"].promoted == one.id
+        two = pair.mirrored(a="2")
+        new = pair.fail_over()
+        follower.sync()
+        assert new.ref(one.id).read("a") == b"1", "the old source has kept it for the follower"
+        copies.settle()
+        assert follower.sync()["main"].promoted == two.id
+
+
+def test_unproved_history_comes_back_after_a_restore_from_a_dump(pair, tmp_path, clock):
+    one, two, three = (pair.commit(a=str(number)) for number in range(3))
+    pair.replicator.hold(f"{layout.METARANGES}{two.meta_range_file}")
+    pair.catch_up()
+    pair.fail_over().refs.dump()
+    with open_lake(tmp_path / "heir", clock) as lake:
+        lake.restore_repository("flights", pair.mirror.storage_namespace)
+        heir = lake.repository("flights")
+        heir.adopt()
+        heir.refs.accept()
+        clock.advance(days=2)
+        assert heir.gc.mark().objects == 1
+        assert [heir.ref(commit.id).read("a") for commit in (one, three)] == [b"0", b"2"]
+        with pytest.raises(CommitExpired):
+            heir.ref(two.id).read("a")
+
+
 def test_a_mirror_can_be_forgotten_and_made_anew(pair, tmp_path, clock):
     pair.mirrored(a="1")
     assert mirror_needs(pair.here.catalog, "flights") != {}

@@ -1,7 +1,10 @@
 """A mirror whose catalog was restored from a backup notices that its source knows better, and starts over."""
 
+import pytest
 from support.copies import copied_file
 from support.mirrors import check_whole, open_lake
+
+from lakeops.model.errors import PreconditionFailed
 
 
 def test_a_restored_mirror_catches_up_under_a_name_of_its_own(pair, tmp_path, clock):
@@ -44,3 +47,30 @@ def test_two_copies_of_a_catalog_come_to_have_a_name_each(pair, tmp_path, clock)
         kept = {one.id: one.commits for one in pair.repo.registrations()}
         for mirror in (other, pair.mirror):
             assert mirror.branch("main").commit_id in kept[mirror.configuration.registration]
+
+
+def test_a_source_that_was_restored_from_a_dump_keeps_what_its_mirrors_show(pair, tmp_path, clock):
+    pair.mirrored(a="1")
+    two = pair.commit(a="2")
+    pair.repo.refs.dump()
+    pair.catch_up()
+    assert not pair.repo.refs.status().behind, "a report is no change"
+    clock.advance(seconds=1)
+    with open_lake(tmp_path / "heir", clock) as lake:
+        lake.restore_repository("flights", pair.repo.storage_namespace)
+        heir = lake.repository("flights")
+        heir.adopt()
+        with pytest.raises(PreconditionFailed, match="mirror drop"):
+            heir.refs.accept()
+        pair.mirror.sync(lake)
+        heir.refs.accept()
+        heir.gc.set_rules({"default_retention_days": 0, "branches": []})
+        for number in range(3):
+            heir.branch("main").put("a", b"later %d" % number)
+            heir.branch("main").commit("later")
+        clock.advance(days=8)
+        heir.gc.confirm_clock()
+        assert heir.gc.sweep(heir.gc.mark().id, force=True).deleted
+        pair.replicator.settle()
+        assert pair.head() == two.id
+        check_whole(pair)

@@ -259,8 +259,8 @@ def test_a_read_only_repository_is_not_collected(repo, clock):
     mark = repo.gc.mark()
     repo.set_read_only()
     before = files(repo)
-    for act in (repo.gc.mark, lambda: repo.gc.sweep(mark.id)):
-        with raising("read_only_repository"):
+    for act, said in ((repo.gc.mark, "once writable"), (lambda: repo.gc.sweep(mark.id), "read-only")):
+        with raising("read_only_repository", said):
             act()
     assert files(repo) == before
 
@@ -299,6 +299,16 @@ def test_a_mark_whose_list_a_later_collection_took_is_not_damaged(garbage, clock
     monkeypatch.setattr(type(garbage._ctx.catalog.marks), "get", find_and_let_others_collect)
     with pytest.raises(errors.LakeopsError, check=has_kind("mark_refused", "mark_not_found")):
         garbage.gc.sweep(mark.id, force=True)
+
+
+@pytest.mark.parametrize("damage", ["", "null", "[]", "1", "{}", '{"listed": {}}', "[" * 100_000])
+def test_a_damaged_report_is_corrupted(garbage, damage):
+    mark = garbage.gc.mark()
+    file = root(garbage) / layout.GC / mark.id / "report.json"
+    for text in (damage, file.read_text()[:-9], file.read_text().replace('"strays": {', '"strays": 1, "x": {')):
+        file.write_text(text)
+        with pytest.raises(errors.Corrupted, match=r"make a new mark"):
+            garbage.gc.report(mark.id)
 
 
 @pytest.mark.parametrize("damage", ["flip", "shorter", "longer", "another list", "gone", "empty"])

@@ -440,6 +440,23 @@ def test_a_dump_that_replication_brought_along(repo, opened, tmp_path):
     assert len(dump.folders(again._ctx.store)) == 2, "its own lies beside the other one"
 
 
+def test_what_is_written_in_a_replica_that_was_restored_is_not_replicated_over(repo, opened, tmp_path):
+    shutil.copytree(tmp_path / "bucket", tmp_path / "replica")
+    lake = opened("new")
+    lake.restore_repository("flights", (tmp_path / "replica").as_uri())
+    again = lake.repository("flights")
+    again.branch("main").put("new", b"1")
+    again.branch("main").commit("later")
+    with raising("not_the_owner"):
+        opened("home").replicate(repo.storage_namespace, again.storage_namespace, delete=True)
+    assert again.ref("main").read("new") == b"1"
+    assert list(again.fsck(data=True)) == []
+    with pytest.raises(MarkRefused, match="refs accept"):
+        again.gc.mark()
+    lake.delete_repository("flights")
+    opened("home").replicate(repo.storage_namespace, again.storage_namespace, delete=True)
+
+
 def test_on_a_server(repo, opened, empty_postgres_url):
     """From SQLite to PostgreSQL, and from there to another file."""
     before = everything(repo)
@@ -495,6 +512,49 @@ def test_a_ref_that_was_deleted_stays_deleted_whatever_the_log_has_lost(opened, 
     restored.create_tag("y", "main")
     restored.refs.dump()
     assert [ref.id for ref in (*restored.branches(), *restored.tags())] == ["main", "y"]
+
+
+@pytest.mark.parametrize("way", ["dump", "backup"])
+def test_a_restored_catalog_does_not_continue_the_dump_of_the_lost_one(opened, tmp_path, way):
+    """Its moves have the numbers of the lost one's, and its records lower ones."""
+    lost = opened("lost")
+    repo = lost.create_repository("flights", (tmp_path / "bucket").as_uri(), split=SPLIT)
+    for name in ("one", "two", "three", "four"):
+        lost.create_repository(name)
+    if way == "backup":
+        copied_file(tmp_path / "lost", tmp_path / "heir")
+    repo.ref("main").pass_check("quality")
+    repo.refs.dump()
+    if way == "dump":
+        opened("heir").restore_repository("flights", repo.storage_namespace)
+    heir = opened("heir").repository("flights")
+    heir.adopt()
+    if way == "dump":
+        heir.ref("main").fail_check("quality", "rows are wrong")
+    assert heir.refs.status().behind
+    assert heir.refs.dump().whole
+    assert not heir.refs.status().behind
+    opened("last").restore_repository("flights", repo.storage_namespace)
+    assert opened("last").repository("flights").ref("main").verdicts() == heir.ref("main").verdicts()
+
+
+def test_a_mark_that_can_be_taken_back_deletes_nothing_after_a_restore(opened, tmp_path, clock):
+    """The rules were wrong, the mark was not swept, and the next one would have let the commits live again."""
+    repo = full_of_history(opened("lost"), tmp_path / "bucket", clock)
+    before = {commit.id: tree(repo, commit.id) for commit in repo.log("main")}
+    clock.advance(days=9)
+    repo.gc.confirm_clock()
+    repo.gc.mark()
+    assert any(commit.expired for commit in repo.log("main"))
+    repo.gc.set_rules({"default_retention_days": 3650, "branches": []})
+    repo.refs.dump()
+    opened("heir").restore_repository("flights", repo.storage_namespace)
+    heir = opened("heir").repository("flights")
+    heir.adopt()
+    heir.refs.accept()
+    clock.advance(days=2)
+    heir.gc.sweep(heir.gc.mark().id, force=True)
+    assert {commit.id: tree(heir, commit.id) for commit in heir.log("main")} == before
 
 
 HUGE = 8 << 30  # sparse: it takes no space

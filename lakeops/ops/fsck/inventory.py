@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
@@ -15,59 +15,48 @@ from lakeops.model.records import RepositoryRecord
 from lakeops.model.sanitising import excerpt, safe
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.findings import Finding, found
+from lakeops.ops.gc.unreferenced import KINDS, FileCount
 from lakeops.ops.overlap import claim_of, is_claim_of, read_claim
 from lakeops.ops.owner import find_owner
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM, owner_key
 
-_PLACES = {
-    layout.DATA: "unreferenced_objects",
-    layout.RANGES: "unreferenced_ranges",
-    layout.METARANGES: "unreferenced_metaranges",
-    layout.TASKS: "unreferenced_tasks",
-    layout.PROBE: "unreferenced_tasks",
+_LEFTOVERS = {
+    "unreferenced_objects": layout.OBJECT_NAME,
+    "unreferenced_ranges": KINDS["range"],
+    "unreferenced_metaranges": KINDS["metarange"],
+    "unreferenced_tasks": f"{KINDS['task']}|{KINDS['probe']}",
 }
+"""What the keys look like of files that garbage collection takes, by finding."""
+_PLACES = (layout.DATA, layout.RANGES, layout.METARANGES, layout.TASKS, layout.PROBE)
 OWN = (layout.CLAIM, layout.OWNER, layout.REFS, layout.GC)
 """What a namespace holds beside what commits need."""
 _STRAY = "stray_files"
 
 
-@dataclass
-class _Sum:
-    count: int = 0
-    size_bytes: int = 0
-    young: int = 0
-    example: str = ""
-
-    def add(self, batch: pa.Table, since: int) -> None:
-        if batch.num_rows:
-            self.example = self.example or batch["physical_address"][0].as_py()
-            self.count += batch.num_rows
-            self.size_bytes += int(pc.sum(batch["size_bytes"]).as_py())
-            self.young += int(pc.sum(pc.greater_equal(batch["mtime"], since)).as_py())
-
-
 def leftovers(tables: Iterable[pa.Table], overdue: datetime) -> Iterator[Finding]:
     """Count the files that nothing needs: tables of ``LISTED_SCHEMA``. Those written since ``overdue`` are new."""
-    sums: dict[str, _Sum] = {}
-    since = unix_seconds(overdue)
+    sums, young = {kind: FileCount() for kind in (*_LEFTOVERS, _STRAY)}, Counter[str]()
     for table in tables:
         rest = table
-        for prefix, kind in _PLACES.items():
-            inside = pc.starts_with(rest["physical_address"], prefix)
-            sums.setdefault(kind, _Sum()).add(rest.filter(inside), since)
-            rest = rest.filter(pc.invert(inside))
-        sums.setdefault(_STRAY, _Sum()).add(rest, since)
+        for kind, pattern in _LEFTOVERS.items():
+            of_kind = pc.match_substring_regex(rest["physical_address"], pattern)
+            files, rest = rest.filter(of_kind), rest.filter(pc.invert(of_kind))
+            sums[kind].add(files)
+            young[kind] += pc.sum(pc.greater_equal(files["mtime"], unix_seconds(overdue))).as_py() or 0
+        sums[_STRAY].add(rest)
     for kind, each in sums.items():
         if not each.count:
             continue
+        example = each.sample[0]
         files = "1 file" if each.count == 1 else f"{each.count:,} files"
         why = "that no repository wrote" if kind == _STRAY else "that no live version needs"
-        message = f"{files} ({each.size_bytes:,} bytes) {why}, for example {excerpt(each.example)}"
-        if each.young and kind != _STRAY:
-            message += f"; {each.young:,} of them are so new that an operation under way may need them"
-        place = next((prefix for prefix in _PLACES if each.example.startswith(prefix)), "the storage namespace")
+        message = f"{files} ({each.size_bytes:,} bytes) {why}, for example {excerpt(example)}"
+        if young[kind]:
+            message += f"; {young[kind]:,} of them are so new that an operation under way may need them"
+        places = () if kind == _STRAY else _PLACES
+        place = next((prefix for prefix in places if example.startswith(prefix)), "the storage namespace")
         yield found(kind, place, message, count=each.count, size_bytes=each.size_bytes)
 
 

@@ -48,6 +48,11 @@ MARK_SCHEMA = pa.schema(
 _MAX_REPORT = 64 << 20
 """A report has a line for each mirror and each prefix that it shows: megabytes at most."""
 
+_PARTS = {"by_age": list, "notes": list} | dict.fromkeys(
+    ("listed", "metadata", "sample", "commits", "kept", "strays"), dict
+)
+"""Parts of a report by type."""
+
 OURS = layout.OBJECT_NAME + r"|^_lakefs/(ranges|metaranges|retention/gc|tasks|probe)/."
 """What a mark may hold: everything else was not made by lakeops."""
 
@@ -160,8 +165,10 @@ def report(ctx: Context, mark_id: str) -> dict[str, Any]:
         ) from None
     try:
         found = parse_json(text)
-    except ValueError:
-        raise Corrupted(f"{ctx.store.url}/{mark_key(mark.id, REPORT)} is no report: it is not JSON") from None
+        if any(type(found[name]) is not kind for name, kind in _PARTS.items()):
+            raise TypeError
+    except (ValueError, TypeError, LookupError):
+        raise Corrupted(f"{ctx.store.url}/{mark_key(mark.id, REPORT)} is no report; make a new mark") from None
     return {**found, "mark": mark.to_json()}
 
 

@@ -144,7 +144,7 @@ def dry_run(ctx: Context) -> DryRun:
 def _check_writable(ctx: Context) -> None:
     if ctx.catalog.repositories.get(ctx.repository_id).read_only:
         raise PreconditionFailed(
-            f"repository {ctx.repository_id!r} is read-only: garbage collection runs at a mirror's source alone",
+            f"repository {ctx.repository_id!r} is read-only: a mirror is collected at its source, others once writable",
             kind="read_only_repository",
         )
 

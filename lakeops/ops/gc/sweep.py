@@ -17,7 +17,7 @@ from lakeops.catalog.retention import PrunePlan
 from lakeops.model.clock import unix_seconds
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import Corrupted, MarkRefused, SweepIncomplete
-from lakeops.model.marks import Mark, MarkState
+from lakeops.model.marks import OPEN, Mark, MarkState
 from lakeops.model.names import check_asked
 from lakeops.model.protection import REFS_DUMP
 from lakeops.model.retention import DAY, KEY_DAYS, LOG_DAYS
@@ -197,10 +197,6 @@ def prune(ctx: Context, *, dry_run: bool = False) -> Pruned:
     return Pruned(**counts, dry_run=dry_run)
 
 
-_OPEN = (MarkState.MARKING, MarkState.MARKED)
-"""The newest mark, when it may still be swept: it has decided about the commits of those before it."""
-
-
 @dataclass(frozen=True, slots=True)
 class RestoredMark(JsonRecord):
     """The result of a restore: the mark as it is now, and how many commits are live again.
@@ -224,7 +220,7 @@ def restore(ctx: Context, mark_id: str) -> RestoredMark:
     mark = ctx.catalog.marks.restore_mark(ctx.repository_id, check_asked(mark_id, "a mark"))
     if mark.state in (MarkState.STALE, MarkState.FAILED):
         marks = ctx.catalog.marks.on_record(ctx.repository_id)
-        return RestoredMark(mark, 0, next((found.id for found in marks if found.state in _OPEN), None))
+        return RestoredMark(mark, 0, next((found.id for found in marks if found.state in OPEN), None))
     commits = 0
     while mark.state is MarkState.RESTORING:
         mark, some = ctx.catalog.retention.restore_commits(ctx.repository_id, mark_id)

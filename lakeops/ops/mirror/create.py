@@ -60,7 +60,7 @@ def create_mirror(
     store = stores.at(namespace)
     check_replica(store, origin)
     check_unowned(catalog, store, origin, source.catalog.repositories.identity())
-    first, found = source.initial_commit(), dict[str, Any]()
+    first, found = replace(source.initial_commit(), expired=False), dict[str, Any]()
     try:
         found = asdict(store.probe())
     except StoreError:  # the mirror may not write there

@@ -84,7 +84,7 @@ class _HistoryCheck:
 
     def __init__(self, ctx: Context, commits: Mapping[str, Commit]) -> None:
         self._ctx = ctx
-        self._options = check_options(ctx, ctx.catalog.mirrors.get(ctx.repository_id))
+        self._options = check_options(ctx, ctx.catalog.mirrors.find(ctx.repository_id))
         self._metaranges = {item.key.removeprefix(layout.METARANGES) for item in ctx.store.list(layout.METARANGES)}
         ranges = [item.key.removeprefix(layout.RANGES) for item in ctx.store.list(layout.RANGES)]
         self._ranges = array(ranges, pa.string())

@@ -141,10 +141,10 @@ def _first_flaw(cannot: str, proofs: list[RangePresence]) -> LakeopsError | None
     )
 
 
-def check_options(ctx: Context, mirror: MirrorRecord) -> CheckOptions:
+def check_options(ctx: Context, mirror: MirrorRecord | None) -> CheckOptions:
     """How objects are looked for: ETags say something only where both stores compute them alike."""
     etags = etags_are_md5(ctx.repository.capabilities)
-    return CheckOptions(ctx.stores().settings, mirror.check_imported, etags, ctx.find_policy())
+    return CheckOptions(ctx.stores().settings, mirror is None or mirror.check_imported, etags, ctx.find_policy())
 
 
 def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Metarange) -> LakeopsError | None:

@@ -2,7 +2,8 @@
 
 Every record is checked like those of a mirror's source, and a dump is taken whole or not at all. The repository reads
 and writes, and deletes nothing: the namespace belongs to the lost catalog until somebody says otherwise (``adopt``),
-and no mark is made until somebody has looked at what was committed after the dump (``accept``).
+but for a replica, which belonged to nobody. And no mark is made until somebody has looked at what was committed after
+the dump (``accept``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hashlib import sha256
 from tempfile import TemporaryFile
 from typing import Any
 
-from lakeops.catalog.backups import DumpedRepository
+from lakeops.catalog.backups import IN_FULL, DumpedRepository
 from lakeops.catalog.open import Catalog
 from lakeops.model import ids as texts
 from lakeops.model import protection
@@ -30,6 +31,7 @@ from lakeops.model.records import Commit, RefKind, RepositoryRecord, Split
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import CLAIM_ID, check_apart, claim
+from lakeops.ops.owner import first_owner
 from lakeops.ops.refs import dump
 from lakeops.ops.refs.dump import DumpFile, Manifest
 from lakeops.ops.repository import exists
@@ -85,7 +87,10 @@ def restore(
     missing = tuple(sorted(ref for ref, commit_id in shown.items() if commit_id not in live))
     kept = {*shown.values()}  # what a ref shows never expires; fsck names what is not there
     commits = [replace(one, expired=False) if one.id in kept else one for one in commits]
-    catalog.backups.restore_repository(replace(restored, repository=repository, commits=commits), ids.new)
+    # A replica is nobody's yet. From here on nobody replicates over what is written there.
+    replica = found.namespace != store.url and read_text(store, layout.owner_key(store.url)) is None
+    owner = first_owner(catalog, store, name, ids) if replica else None
+    catalog.backups.restore_repository(replace(restored, repository=repository, commits=commits), ids.new, owner)
     return RestoreResult(repository, restored.at // 1_000_000, len(commits), expired, missing)
 
 
@@ -148,6 +153,7 @@ class _State:
 
     repository: _Row = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
+    unproved: set[str] = field(default_factory=set)
     refs: dict[str, dict[str, str]] = field(default_factory=lambda: {"branch": {}, "tag": {}})
     full: dict[str, list[_Row]] = field(default_factory=dict)
     checks: dict[str, dict[str, _Row]] = field(default_factory=dict)
@@ -219,9 +225,6 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
 }
 """Columns of the rows of each kind, each with what checks its value."""
 
-_FULL = ("protection", "rules", "mirror")
-"""Kinds of which each part has all rows."""
-
 
 def _take(state: _State, line: bytes) -> None:
     """Add the record of one line to the state. Raises ``RecordRefused``."""
@@ -232,10 +235,11 @@ def _take(state: _State, line: bytes) -> None:
             case "repository":
                 state.repository = row
                 state.parts += 1
-                state.full = {one: [] for one in _FULL}
+                state.full = {one: [] for one, _ in IN_FULL}
             case "commit":
                 commit = _commit(row)
                 state.commits[commit.id] = commit
+                state.unproved |= {commit.id} if row.get("unproved") is True else set()
             case "branch" | "tag":
                 name = _text(row["name"])
                 _check_ref(kind, name, row["commit_id"])
@@ -328,6 +332,7 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Dumpe
         mirrors=state.full["mirror"],
         moves=[state.moves[number] for number in sorted(state.moves)],
         records=[state.records[number] for number in sorted(state.records)],
+        unproved=state.unproved,
     )
 
 
