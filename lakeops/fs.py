@@ -100,7 +100,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         **options: fsspec's own.
 
     Raises:
-        InvalidInput: an option is unknown, so another lake than the one that was meant would be read.
+        InvalidInput: an option is unknown. A misspelt option would otherwise open another lake.
     """
 
     # delta-rs and others take lakefs:// for the address of a lakeFS server.
@@ -599,7 +599,7 @@ class RefCache:
     """Caches entries of a ref, and its small objects, until the process writes anything or time has passed.
 
     Programs list a directory, and then ask for each file in it several times. A missing object is not cached.
-    ``writes`` gives the number of this process's writes to catalogs, which was ``before`` before anything was read.
+    ``writes`` returns the number of this process's writes to catalogs. ``before`` is that number before the first read.
     """
 
     def __init__(self, repository: Repository, ref: str, before: int, writes: Callable[[], int]) -> None:

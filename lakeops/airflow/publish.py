@@ -4,7 +4,7 @@ The block makes a branch for the DAG run and lets tasks write to it. It commits,
 person if it is told to, merges, and drops the branch when the destination has everything that is on it. Readers of the
 destination see all tables that the tasks wrote or none.
 
-The merge takes the very commit that was checked and approved, whatever happens to the branch meanwhile. A merge that
+The merge takes exactly the commit that was checked and approved, whatever happens to the branch meanwhile. A merge that
 loses a race is tried again. A run that ended in a conflict or a rejection starts afresh when the block is cleared.
 """
 
@@ -82,7 +82,7 @@ class WriteAuditPublish:
         on_newer: what to do when a run of a later logical date has published before: see ``LakeopsMergeOperator``.
         outlets: the assets of the merge's event in place of the destination's.
         prefix_group_id: begin the names of the tasks with the group's name.
-        task_args: arguments for the block's own operators; three retries five seconds apart when they say nothing else.
+        task_args: arguments for the block's own operators; by default three retries, five seconds apart.
     """
 
     def __init__(

@@ -230,7 +230,7 @@ class LakeConnection:
             person: the user whom a program works for, such as Airflow's. The audit names them.
 
         Raises:
-            InvalidInput: ``invalid_settings``: a setting makes no sense.
+            InvalidInput: ``invalid_settings``: a setting is not valid.
             PreconditionFailed: ``catalog_version``: it is newer, or needs ``lakeops doctor --upgrade``.
             Transient: ``catalog_unavailable``: the database does not answer.
         """

@@ -71,12 +71,12 @@ class Lake(LakeConnection):
         Args:
             name: the repository's name here.
             storage_namespace: where it is.
-            of: the storage namespace that the dump was made in, where replication brought several along.
+            of: the storage namespace that the dump was made in, where replication copied dumps of several.
 
         Raises:
             NotFound: there is no dump.
             Corrupted: a file of the dump is missing, or not as it was written.
-            RecordRefused: a record of the dump cannot be so.
+            RecordRefused: a record of the dump is not valid.
             AlreadyExists: a repository has the name.
             NamespaceTaken: the namespace overlaps with a repository, or belongs to another one.
         """
@@ -189,10 +189,10 @@ class Lake(LakeConnection):
             since: leave out records before this moment. A text is ISO 8601. Without a zone it is UTC.
             until: leave out records at this moment or later.
             actor: only what this user or database login did.
-            amount: at most so many records.
+            amount: the most records to return.
 
         Raises:
-            InvalidInput: a moment or amount makes no sense.
+            InvalidInput: a moment or the amount is not valid.
         """
         return ops.history.audit(self.catalog, repository, since=since, until=until, actor=actor, amount=amount)
 

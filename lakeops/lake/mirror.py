@@ -69,7 +69,7 @@ class Mirror(Repository):
         """Set for how long nothing of a candidate may arrive before the mirror takes a newer head instead.
 
         Raises:
-            InvalidInput: it is no length of time that makes sense.
+            InvalidInput: it is not a valid length of time.
             NotAMirror: it was promoted to a writable repository.
         """
         return self._ctx.catalog.mirrors.set_stall_timeout(self._ctx.repository_id, check_stall_timeout(seconds))

@@ -46,14 +46,14 @@ def bisect(
     Args:
         good: any ref that ``bad`` descends from. It is taken to be good, and not looked at.
         bad: any ref. It is taken to be bad, and not looked at.
-        is_good: looks at a commit. None: nothing can be told of this one, and another one is asked.
+        is_good: looks at a commit. None: it cannot tell, and another commit is tested.
         first_parent: look at the history of ``bad`` alone, and not at what was merged into it: a merge that brought
             the fault is the answer then.
         on_left: called before each look with how many commits may still be the first bad one.
 
     Raises:
         InvalidInput: the bad commit does not descend from the good one.
-        NotFound: nothing could be told of the commits that are left.
+        NotFound: ``is_good`` could not tell for the commits that are left.
         RefNotFound, CommitExpired: there is no such commit, or retention took one that had to be looked at.
     """
     get = history_of(ctx)

@@ -163,7 +163,7 @@ def link(
         metadata: the user metadata that it gets in place of its own.
         content_type: the content type that it gets in place of its own.
         if_absent: replace nothing, as with ``put``.
-        in_place: replace the very object and nothing else.
+        in_place: replace exactly this object, and no other one.
 
     Raises:
         NotAsSeen: the branch shows another object at the path, and ``in_place`` was asked for. Nothing was staged.

@@ -28,7 +28,7 @@ def two_way(ctx: Context, left: str, right: str, *, prefix: str = "", after: str
 
     Args:
         prefix: only paths that begin with it.
-        after: only paths behind this one.
+        after: only paths after this one.
     """
     check_prefix(prefix)
     check_prefix(after)
@@ -63,7 +63,7 @@ def since_merge_base(
 
     Args:
         prefix: only paths that begin with it.
-        after: only paths behind this one.
+        after: only paths after this one.
         strategy: the side that settles conflicts.
     """
     return each_change(_tables_since_merge_base(ctx, left, right, prefix, after, strategy))

@@ -41,14 +41,14 @@ def set_hook(
         name: the entry point's name in the group ``lakeops.hooks``.
         when: ``before``: what it raises stops the change, and a process that cannot load it changes nothing.
             ``after``: what it raises is logged.
-        actions: beside what it runs: ``commit``, ``merge``, ``revert``, ``cherry-pick``, ``import``,
+        actions: the changes beside which it runs: ``commit``, ``merge``, ``revert``, ``cherry-pick``, ``import``,
             ``create-branch``, ``move-branch``, ``delete-branch``, ``create-tag``, ``move-tag``, ``delete-tag``. All of
             them when left out.
         pattern: a glob pattern of the branches and tags.
         seconds: how long it may take.
 
     Raises:
-        InvalidInput: something of it makes no sense.
+        InvalidInput: one of the arguments is not valid.
         PreconditionFailed: ``hook_missing``: it cannot be loaded here, and would stop the changes of this process.
         CatalogError: ``permission_denied``: the database login is no maintainer's.
         PreconditionFailed: ``read_only_repository``: the repository takes no changes.

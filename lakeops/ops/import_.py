@@ -103,7 +103,7 @@ def import_objects(
             directory and the repository in a bucket. ``dirty_branch``: the branch has uncommitted changes.
             ``protected_branch``: the branch takes no commits.
         ObjectNotFound: there is nothing at the source, and ``allow_empty_source`` is not set.
-        NoChanges: the prefix holds these very objects already.
+        NoChanges: the prefix holds exactly these objects already.
         Transient: the source changed while it was listed. Try again.
         BranchMoved: others moved the branch meanwhile. Try again.
     """

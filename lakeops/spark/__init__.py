@@ -9,7 +9,7 @@
 
 ``read`` and ``write`` hand Spark's own readers and writers the physical files. ``register`` makes
 ``spark.read.format("lakeops")``, ``df.write.format("lakeops")`` and ``spark.readStream.format("lakeops")`` known, which
-go through Python workers and lakeops' own stores. Importing this room imports no PySpark.
+go through Python workers and lakeops' own stores. Importing this package imports no PySpark.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = ["Files", "LakeopsDataSource", "files", "read", "register", "write"]
 def register(spark: SparkSession) -> None:
     """Make the format ``lakeops`` known to a session, with the session's settings of now.
 
-    The driver's machine and the executors need lakeops installed. The code that range work sends along is not enough,
-    because Spark plans with the catalog.
+    The driver's machine and the executors need lakeops installed. The code that range work sends to workers is not
+    enough, because Spark plans with the catalog.
     """
     from sqlalchemy import make_url
 

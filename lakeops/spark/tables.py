@@ -101,8 +101,8 @@ def files(
     """The physical files of a table at a ref, or the one file at a path.
 
     The list is pinned to the commit: later moves of the ref do not change it. It has the files that Spark reads below
-    a folder: not those whose names begin with ``_`` or ``.``, no markers of folders, and where folders are no columns,
-    those alone that lie in no other folder.
+    a folder: not those whose names begin with ``_`` or ``.``, no markers of folders, and where folders are not columns,
+    only the files that lie directly in the folder.
 
     Arguments and errors are those of ``read``. With ``recursive`` the files of all folders are listed, and no folder is
     taken for a column. Paths to ``leave_out`` are not listed.

@@ -1,6 +1,6 @@
 """Operators: one verb of the core each, safe to retry, to kill and to clear.
 
-Errors that would come again (a conflict, bad input, a protected branch) fail the task at once, whatever its
+Errors that a retry cannot change (a conflict, bad input, a protected branch) fail the task at once, whatever its
 ``retries`` are. Only errors that may pass are retried.
 """
 

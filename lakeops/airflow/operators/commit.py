@@ -245,12 +245,12 @@ class LakeopsMergeOperator(LakeopsOperator):
         source: the ref to merge.
         destination: the branch to merge into; the repository's default branch when left out.
         strategy: ``source-wins`` or ``dest-wins`` settles every conflict for that side.
-        tables: ``rebase`` makes changes of Iceberg tables again on the destination's, where both sides have some.
+        tables: ``rebase`` repeats the source's changes on Iceberg tables that both sides changed.
         metadata: key/value pairs kept with the merge commit.
         shown: the effect that a preview or an approval has shown. When it would be another by now, nothing is merged.
         checks: names of checks that the source must have passed, ``approval`` for one: the commit's metadata then say
-            ``approved_by``. The merge reads verdicts of the lake, and no states of tasks.
-        despite_checks: names of checks that the merge goes around, though commits declare them. The commit says so.
+            ``approved_by``. The merge reads the lake's verdicts, not task states.
+        despite_checks: names of declared checks that the merge skips. The merge commit says so.
         on_newer: what to do when the same task has published to paths that this merge changes, for a later logical
             date, because this run was cleared: ``publish`` (the default), ``skip``, or ``fail``.
     """

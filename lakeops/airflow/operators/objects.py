@@ -141,7 +141,7 @@ class LakeopsDiffOperator(LakeopsOperator):
         left: the ref to compare with. Left out: the uncommitted changes of the branch ``right``.
         two_way: list everything that differs from ``left`` to ``right``, instead of what ``right`` changed since their
             merge base (what a merge into ``left`` would bring, and its conflicts).
-        max_changes: how many changes are listed. The counts are always of all.
+        max_changes: how many changes are listed. The counts always cover all changes.
     """
 
     template_fields: Any = (*LakeopsOperator.template_fields, "right", "left", "prefix")

@@ -45,13 +45,13 @@ class LakeopsExpireRefsOperator(LakeopsOperator):
 
     Returns ``deleted`` and ``kept``, lists of records (``type``, ``id``, ``commit_id``, ``idle_days``, ``kept``: the
     reason why it stays). Default and protected branches stay. The rule ``expire_after_days`` tells what is idle. A ref
-    with uncommitted changes stays. Branches of runs are those that ``WriteAuditPublish`` gives its own names. They stay
-    with commits of anybody else, and where Airflow does not know the DAG: the run may be another Airflow's.
+    with uncommitted changes stays. Branches of runs are those that ``WriteAuditPublish`` gives its own names. One stays
+    if somebody else committed to it, or if Airflow does not know the DAG: the run may be another Airflow's.
 
     Args:
         only_show: delete nothing; ``deleted`` then lists what would be deleted.
         abandoned_after_days: days without a change after which a branch of such a run goes, with its uncommitted
-            changes. None of them goes when this is empty.
+            changes. Without a number none of them is deleted.
     """
 
     template_fields: Any = (*LakeopsOperator.template_fields, "only_show", "abandoned_after_days")
@@ -235,7 +235,7 @@ class LakeopsFsckOperator(LakeopsOperator):
     Args:
         data: read all objects too, and check their size and their contents.
         fail_on: ``error`` fails the task when something that a live commit needs is damaged, ``warning`` also when
-            anything else is wrong, ``never`` leaves the verdict to the tasks that follow.
+            anything else is wrong, ``never`` leaves the decision to the tasks that follow.
         max_findings: how many findings the result has.
     """
 

@@ -173,8 +173,8 @@ def checkout(ctx: Context, directory: str | Path, ref: str, *, force: bool = Fal
 
     Raises:
         MergeConflict: ``clone_conflict``: the other ref has other contents for files that were changed in the
-            directory, and ``force`` is
-            not set. Nothing is written.
+            directory, and ``force`` is not set.
+            Nothing is written.
         RefNotFound, CommitExpired, InvalidPath, InvalidInput: as for ``pull``.
     """
     return _follow(ctx, directory, ref, force=force)

@@ -1,6 +1,6 @@
 """Plain requests to a bucket by obstore: contents, ranges, small writes and what a HEAD tells.
 
-botocore takes about eight times as much CPU for a request. So a request that is plain is made by obstore, once. What is
+botocore takes about six times as much CPU for a request. So a request that is plain is made by obstore, once. What is
 no success is made again by botocore: retries, redirects, other spellings of a condition and errors are known there
 alone. botocore also finds the credentials. Where an administrator configured more than keys and a region, no request
 goes this way.
