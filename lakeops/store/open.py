@@ -328,7 +328,8 @@ class Stores:
         return self._store(place), key
 
     def _store(self, place: Location, needs: str = "") -> ObjectStore:
-        found = self._opened.get((place, needs))
+        known = place, needs if place.scheme == "file" else ""
+        found = self._opened.get(known)
         if found is not None:
             return found
         if place.scheme == "file":
@@ -347,5 +348,5 @@ class Stores:
             found = self._wrap(found)
         while len(self._opened) >= _KEPT:
             self._opened.pop(next(iter(self._opened)), None)
-        self._opened[place, needs] = found
+        self._opened[known] = found
         return found

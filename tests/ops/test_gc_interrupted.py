@@ -230,7 +230,7 @@ def refusing(tmp_path, clock, monkeypatch):
     clock.advance(days=2)
     mark = repo.gc.mark()
     assert mark.rows == 25
-    return repo, next(store for store in stores if store.url == repo.storage_namespace)
+    return repo, [store for store in stores if store.url == repo.storage_namespace][-1]
 
 
 def left(repo):
