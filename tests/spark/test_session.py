@@ -121,9 +121,9 @@ def test_tasks_are_taken_as_there_is_room(spark, store):
 
     results = spark.run(double, tasks(), store)
     next(results)
-    assert len(taken) <= 7
+    assert len(taken) <= 13, "those of two jobs, and one more"
     results.close()
-    assert len(taken) <= 7
+    assert len(taken) <= 13
 
 
 def test_workers_are_reused(spark, store):
@@ -158,7 +158,7 @@ def test_other_errors_come_back_with_the_place_where_they_were(spark, store):
 
 
 def test_what_may_go_away_is_tried_again(spark, store):
-    assert sorted(spark.run(unavailable_at_first, map(Number, range(3)), store)) == [*enumerate(range(3))]
+    assert sorted(spark.run(unavailable_at_first, map(Number, range(2)), store)) == [*enumerate(range(2))]
 
 
 def test_what_does_not_go_away_comes_back_as_it_was(spark, store):

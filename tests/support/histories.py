@@ -950,7 +950,15 @@ def blame(world: World, process: Process) -> None:
 operation("mark", 1, 3)(lambda world, process: process.repo.gc.mark())
 operation("dry run")(lambda world, process: process.repo.gc.mark(dry_run=True))
 operation("prune")(lambda world, process: process.repo.gc.prune())
-operation("collect", 2, 12)(lambda world, process: process.repo.gc.sweep(process.repo.gc.mark().id, force=True))
+
+
+@operation("collect", 2, 12)
+def collect(world: World, process: Process) -> None:
+    """Collect garbage. A repository that was restored from a dump is accepted first, once its mirrors allow it."""
+    process.repo.refs.accept()
+    process.repo.gc.sweep(process.repo.gc.mark().id, force=True)
+
+
 operation("confirm clock")(lambda world, process: process.repo.gc.confirm_clock())
 operation("grace")(
     lambda world, process: process.repo.gc.set_grace(world.random.choice([3600, 6 * 3600, 24 * 3600, 48 * 3600]))
@@ -1068,6 +1076,5 @@ def restore_dump(world: World, process: Process) -> None:
         lake.restore_repository("repo", place)
         repo = lake.repository("repo")
         repo.adopt()
-        repo.refs.accept()
     world.former.append(world.settings)
     world.move(fresh, Expected(shown, world.shared, heads))
