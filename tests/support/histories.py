@@ -270,6 +270,7 @@ class World:
         self.steps += 1
         self.jump_back()
         if self.depth > DEEPEST:
+            self.clock.advance(seconds=1)  # a place in a queue may be that of nobody: it lapses
             return
         draw = self.random.random()
         chances = self.chances
