@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def settings_at(home):
     return Settings.load(home=home, fsync=False, committer="tester")
 
 
-@pytest.fixture(scope="module", params=SCENES.values(), ids=SCENES.keys())
+@pytest.fixture(params=SCENES.values(), ids=SCENES.keys())
 def scene(request):
     return request.param
 
@@ -40,8 +41,14 @@ def begin(scene, home):
 
 
 @pytest.fixture(scope="module")
-def rewind(scene, tmp_path_factory):
-    return begin(scene, tmp_path_factory.mktemp("scene") / "home")
+def begun(tmp_path_factory):
+    """The scenes' homes, each made when it is first needed."""
+    return cache(lambda name: begin(SCENES[name], tmp_path_factory.mktemp("scene") / "home"))
+
+
+@pytest.fixture
+def rewind(scene, begun):
+    return begun(scene.name)
 
 
 def effects_of(scene, home):
@@ -110,7 +117,6 @@ def run_again(scene, home, *, data):
 @pytest.mark.parametrize(
     "scene",
     [pytest.param(one, id=name, marks=() if name in FEW else pytest.mark.slow) for name, one in SCENES.items()],
-    scope="module",
 )
 @pytest.mark.parametrize("place", ["middle", *(pytest.param(end, marks=pytest.mark.slow) for end in ("first", "last"))])
 def test_killed_for_real_and_run_again(scene, rewind, place):
