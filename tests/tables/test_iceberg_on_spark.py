@@ -261,9 +261,9 @@ REFUSED = {
     "CALL shop.system.expire_snapshots(table => 'main.web.kept', retain_last => 1)": "GC is disabled",
     "CALL shop.system.remove_orphan_files(table => 'main.web.kept')": "GC is disabled",
     "DROP TABLE shop.main.web.kept PURGE": "GC is disabled",
-    "ALTER TABLE shop.main.web.kept SET TBLPROPERTIES ('gc.enabled' = 'true')": "gc.enabled stays false",
+    "ALTER TABLE shop.main.web.kept SET TBLPROPERTIES ('gc.enabled' = 'true')": "gc.enabled must stay false",
     "ALTER TABLE shop.main.web.kept SET TBLPROPERTIES ('format-version' = '3')": "format-version is 1 or 2 here",
-    "ALTER TABLE shop.main.web.kept SET LOCATION 'file:/tmp/x'": "the location of a table stays",
+    "ALTER TABLE shop.main.web.kept SET LOCATION 'file:/tmp/x'": "the location of a table cannot change",
     "CREATE TABLE shop.main.web.v3 (id INT) USING iceberg TBLPROPERTIES ('format-version' = '3')": (
         "format-version is 1 or 2 here"
     ),
