@@ -125,10 +125,11 @@ class ChangeCounts:
 
     def lines(self, asked: int | None = None) -> Iterator[tuple[Styled, ...]]:
         """Format the counts: a line for each folder where there are several, and a total if fewer than ``asked``."""
-        if self.all.total in (0, asked):
-            yield (
-                f"{counted(asked, 'change')} shown, as --amount asks." if asked == self.all.total else "No changes.",
-            )
+        if self.all.total == asked:
+            yield (f"{counted(asked, 'change')} shown, as --amount asks.",)
+            return
+        if not self.all.total:
+            yield ("No changes.",)
             return
         yield ("",)
         if len(self.folders) > 1:

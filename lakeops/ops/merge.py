@@ -127,8 +127,7 @@ def merge(
         if sides.is_base(ours) and not allow_empty:
             raise UpToDate
         require_clean(ctx, found)
-        # A source that brings nothing has to have passed what the call demands, and nothing else.
-        judged = judge(ctx, brought(ctx, sides) or [replace(ours, metadata={})], demanded=demanded, despite=despite)
+        judged = judge(ctx, _judged_commits(ctx, sides), demanded=demanded, despite=despite)
         if on_head is not None:
             on_head(found.head.id)
         with explain_expired(ctx, sides.commits):
@@ -163,6 +162,11 @@ def merge(
     except UpToDate:
         result = nothing
     return replace(result, source_uncommitted=left_out)
+
+
+def _judged_commits(ctx: Context, sides: MergeInputs) -> list[Commit]:
+    """The commits whose checks a merge needs. A source that brings none needs only what the call demands of it."""
+    return brought(ctx, sides) or [replace(sides.source, metadata={})]
 
 
 def _rebase(
@@ -237,7 +241,7 @@ def preview_merge(
     if sides.is_base(ours) and not allow_empty:
         return nothing
     require_clean(ctx, snapshot(ctx, destination))
-    judged = judge(ctx, brought(ctx, sides) or [replace(ours, metadata={})], demanded=demanded, despite=despite)
+    judged = judge(ctx, _judged_commits(ctx, sides), demanded=demanded, despite=despite)
     with explain_expired(ctx, sides.commits):
         summary = decide(ctx, sides, settle, names, rebase=rebase)[0].summary
     if squash and not summary.total and not allow_empty:
