@@ -168,15 +168,17 @@ class Writing:
         check_new_path(path)
         media = check_content_type(asked.headers.get("content-type") or DEFAULT_CONTENT_TYPE)
         pairs = check_metadata(_metadata(asked.headers))
+        given_up = None
         with self._lock:
             if len(self._uploads) >= self._most:
-                spare = [n for n, one in self._uploads.items() if one.file.closed or begun - one.begun > KEPT_SECONDS]
-                if not spare:
+                spare = (n for n, one in self._uploads.items() if one.file.closed or begun - one.begun > KEPT_SECONDS)
+                if (ended := next(spare, None)) is None:
                     raise Refused(503, "SlowDown", f"{self._most} uploads are under way; complete or abort some")
-                given_up = self._uploads.pop(spare[0])
-                with given_up.lock:
-                    given_up.file.close()
+                given_up = self._uploads.pop(ended)
             self._uploads[name] = MultipartUpload((repository.id, asked.key), media, pairs, begun, algorithm, kind)
+        if given_up is not None:
+            with given_up.lock:  # a part of it may be on its way, and nobody else waits for that
+                given_up.file.close()
         fields = elements(Bucket=repository.id, Key=asked.key, UploadId=name)
         answer = document("InitiateMultipartUploadResult", fields)
         answer.headers.update({_ALGORITHM: algorithm.upper(), _TYPE: kind} if algorithm else {})
