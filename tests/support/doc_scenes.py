@@ -72,8 +72,6 @@ class Scene:
         """From here on it is so many days later."""
         now = SystemClock().now
         self.patch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=days))
-        with Lake.open() as lake:
-            lake.catalog.marks.confirm_clock()
 
     def home(self, name: str) -> None:
         """From here on another lake is used."""
@@ -155,7 +153,7 @@ def trying_collection(at: Scene) -> Iterator[str]:
     at.patch.setenv("LAKEOPS_GRACE_HOURS", "24")  # the page sets it, and it goes with the test
     yield "gc mark lakefs://trial --dry-run"
     at.later(1)
-    yield "--confirm-clock"
+    yield "gc confirm-clock"
     at.later(8)
 
 
@@ -278,6 +276,7 @@ def collected(at: Scene) -> Iterator[str]:
     repo.branch("dev").put("a", b"12")
     repo.branch("dev").put("a", b"3")
     at.later(60)
+    repo.gc.confirm_clock()
     yield "gc grace"
     at.bucket("flights")
     client(StoreSettings(endpoint_url=at.service("moto_endpoint"))).put_bucket_lifecycle_configuration(
