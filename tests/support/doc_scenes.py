@@ -21,6 +21,7 @@ import pandas as pd
 import psycopg
 import pytest
 from support.doc_pages import Session, blocks
+from support.errors import raising
 
 from lakeops import Lake, Repository
 from lakeops.model.clock import SystemClock
@@ -210,9 +211,14 @@ def backup(at: Scene) -> Iterator[str]:
     at.patch.setenv("HOME", str(at.place))
     at.home(".lakeops")
     (at.place / "backup").mkdir()
-    at.session.replaced["/backup/"] = f"{at.place}/backup/"
+    (at.place / "new").mkdir()
+    at.session.replaced |= {f"/{name}/": f"{at.place}/{name}/" for name in ("backup", "new")}
     flights(at.url("s3://bucket/flights"))
+    yield "repo adopt"
+    with Lake.open() as restored, raising("not_the_owner"):
+        restored.repository("flights").gc.mark()
     yield "refs restore"
+    at.home(".lakeops")
     shutil.rmtree(at.place / ".lakeops")
 
 
