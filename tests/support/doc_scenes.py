@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import takewhile
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -55,6 +56,11 @@ class Scene:
             self.session.run(block)
         assert mark is None, f"{page} shows no {mark!r} any more"
 
+    def begin(self, until: str | None = None) -> None:
+        """Run what a newcomer reads first: the quickstart, to its end or to the block that has a text."""
+        for block in takewhile(lambda block: until is None or until not in block.text, blocks("quickstart.md", "")):
+            self.session.run(block)
+
     def bucket(self, *names: str) -> None:
         """Buckets of this page's own for those that it shows, on a server that the settings name."""
         endpoint = self.service("moto_endpoint")
@@ -96,17 +102,6 @@ def shop(_at: Scene | None = None) -> Repository:
     return repo
 
 
-def shop_made(at: Scene) -> None:
-    shop()
-
-
-def overwritten(at: Scene) -> None:
-    """The tables, after somebody overwrote one."""
-    main = shop().branch("main")
-    main.put("orders.csv", b"id,amount\n1,-999\n")
-    main.commit("Update orders")
-
-
 def partitioned(at: Scene) -> None:
     """The tables, with one of two days in a folder each."""
     main = shop().branch("main")
@@ -133,9 +128,9 @@ def flights_made(at: Scene) -> None:
     flights()
 
 
-def hooked(at: Scene) -> None:
-    """A package with the hook that the page shows is installed."""
-    shop()
+def hooked(at: Scene) -> Iterator[str]:
+    """After the quickstart, with the hook that the page shows installed. The block that can be repeated runs twice."""
+    at.begin()
     shown = {block.language: block.text for block in blocks("publish.md") if "need_a_ticket" in block.text}
     site = at.place / "site"
     (site / "ourlake").mkdir(parents=True)
@@ -147,6 +142,8 @@ def hooked(at: Scene) -> None:
     section = re.sub(r'\[project.entry-points."(.*)"\]', r"[\1]", shown["toml"])
     (info / "entry_points.txt").write_text(section.replace('"', ""))
     at.patch.syspath_prepend(str(site))
+    yield "idempotency_key="
+    at.session.run(next(block for block in blocks("publish.md") if "idempotency_key=" in block.text))
 
 
 def trying_collection(at: Scene) -> Iterator[str]:
@@ -336,7 +333,7 @@ PAGES: dict[str, Callable[[Scene], Iterator[str] | None]] = {
     "gc.md": collected,
     "import.md": imported,
     "lakefs.md": moved_from_lakefs,
-    "local.md": shop_made,
+    "local.md": Scene.begin,
     "mirroring.md": mirroring,
     "operating.md": operated,
     "publish.md": hooked,
@@ -345,7 +342,7 @@ PAGES: dict[str, Callable[[Scene], Iterator[str] | None]] = {
     "read.md": partitioned,
     "releases.md": nothing,
     "replication.md": replication,
-    "roll-back.md": overwritten,
+    "roll-back.md": lambda at: at.begin(until="branch revert"),
     "settings.md": nothing,
     "team.md": teamed,
     "try-gc.md": trying_collection,
