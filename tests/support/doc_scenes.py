@@ -29,6 +29,8 @@ from lakeops.model.clock import SystemClock
 from lakeops.store.base import StoreSettings
 from lakeops.store.s3.client import client
 
+END = "the end of the page"
+
 
 @dataclass
 class Scene:
@@ -47,13 +49,15 @@ class Scene:
     session: Session = field(default_factory=Session)
 
     def run(self, page: str, between: Callable[[Scene], Iterator[str] | None], lane: str = "") -> None:
-        """Run the blocks of a lane. ``between`` yields a text of the block before which it goes on."""
+        """Run the blocks of a lane. ``between`` yields a text of the block before which it goes on, or ``END``."""
         steps = between(self) or iter(())
         mark = next(steps, None)
         for block in blocks(page, lane):
             while mark is not None and mark in block.text:
                 mark = next(steps, None)
             self.session.run(block)
+        if mark == END:
+            mark = next(steps, None)
         assert mark is None, f"{page} shows no {mark!r} any more"
 
     def begin(self, until: str | None = None) -> None:
@@ -155,7 +159,7 @@ def trying_collection(at: Scene) -> Iterator[str]:
     at.later(8)
 
 
-def moved_from_lakefs(at: Scene) -> None:
+def moved_from_lakefs(at: Scene) -> Iterator[str]:
     """A server that lists objects as lakeFS's API does, two pages of them, and the bucket in which they lie."""
     at.bucket("lake", "lakefs")
     bucket = at.url("s3://lakefs").removeprefix("s3://")
@@ -165,7 +169,8 @@ def moved_from_lakefs(at: Scene) -> None:
         etag = s3.put_object(Bucket=bucket, Key=f"data/g{number}", Body=f"{number}\n".encode())["ETag"].strip('"')
         address = f"s3://{bucket}/data/g{number}"
         rows.append({"path": f"raw/{number}.csv", "path_type": "object", "physical_address": address, "checksum": etag})
-        rows[-1] |= {"size_bytes": 2, "mtime": 1_760_000_000, "content_type": "text/csv", "metadata": {}}
+        rows[-1] |= {"size_bytes": 2, "mtime": 1_760_000_000, "content_type": "text/csv"}
+        rows[-1] |= {"metadata": {"number": f"{number}", "source": "web"}} if number else {}
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -194,6 +199,9 @@ def moved_from_lakefs(at: Scene) -> None:
     for ending in (server.server_close, server.shutdown):
         at.service("request").addfinalizer(ending)
     at.session.names |= {"SERVER": f"http://127.0.0.1:{server.server_port}", "KEY": "key", "SECRET": "secret"}
+    yield END
+    moved = {entry.path: entry.metadata for entry in at.session.names["branch"].list()}
+    assert moved == {row["path"]: row.get("metadata", {}) for row in rows}
 
 
 def written(at: Scene) -> None:
