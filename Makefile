@@ -132,9 +132,9 @@ up: setup ## Airflow on loopback, in .airflow, to look around (after `make demo`
 down: ## stop what `make up` started
 	@test ! -x $(BIN)/python || $(BIN)/python demo/airflow/serve.py down
 
-clean: ## stop Airflow and remove everything that the other targets made
+clean: ## stop Airflow and remove everything that the other targets made here
 	@test ! -x $(BIN)/python || $(BIN)/python demo/airflow/serve.py down --wipe
-	rm -rf $(VENV) .airflow .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .airflow .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12

@@ -232,6 +232,11 @@ class Marks(CatalogPart):
         """The time, for what expires or deletes by age. Raises ``MarkRefused`` (``clock_in_doubt``)."""
         return check_clock_skew(conn, self.database.dialect.now(conn), self.clock)
 
+    @read_transaction
+    def read_clock(self, conn: Connection) -> datetime:
+        """The time, for a dry run, which raises as ``check_clock`` does and keeps nothing."""
+        return check_clock_skew(conn, self.database.dialect.now(conn), self.clock, keep=False)
+
     @write_transaction
     def confirm_clock(self, conn: Connection) -> datetime:
         """Trust the present time, which a person checked, and return it. Resets watermarks and marks ahead of it."""
@@ -352,8 +357,8 @@ def first_seen(conn: Connection, now: datetime, clock: Clock) -> None:
         _keep_time(conn, now, uptime_of(clock))
 
 
-def check_clock_skew(conn: Connection, now: datetime, clock: Clock) -> datetime:
-    """The time, which the catalog trusts from then on. Raises ``MarkRefused`` (``clock_in_doubt``)."""
+def check_clock_skew(conn: Connection, now: datetime, clock: Clock, *, keep: bool = True) -> datetime:
+    """The time, which the catalog trusts from then on if ``keep``. Raises ``MarkRefused`` (``clock_in_doubt``)."""
     row, uptime = conn.execute(select(CLOCK)).one_or_none(), uptime_of(clock)
     waits = _waits_until(conn, row, now)
     latest = max((end for wait in waits for end in wait if end is not now), default=now)
@@ -367,7 +372,8 @@ def check_clock_skew(conn: Connection, now: datetime, clock: Clock) -> datetime:
             f"nothing is expired or deleted until it is set right, {_CONFIRM}",
             kind="clock_in_doubt",
         )
-    _keep_time(conn, now, uptime)
+    if keep:
+        _keep_time(conn, now, uptime)
     return now
 
 

@@ -85,7 +85,7 @@ class Catalog:
     def upgrade(self) -> None:
         """Bring the schema to this code's revision, in one transaction. Others that try meanwhile find it done.
 
-        Raises ``PreconditionFailed`` (``catalog_version``) where it is newer, and as ``check_encoding``.
+        Raises ``PreconditionFailed`` (``catalog_version``) where it is unknown, and as ``check_encoding``.
         """
         from lakeops.catalog.migrations.run import run_migrations
 
@@ -134,7 +134,7 @@ def open_catalog(
     Raises:
         InvalidInput: ``invalid_settings``: the URL makes no sense.
         Transient: ``catalog_unavailable``: the database does not answer.
-        PreconditionFailed: ``catalog_version``: its schema is newer than this code, or older without ``upgrade``.
+        PreconditionFailed: ``catalog_version``: this code does not know its schema, or it is older without ``upgrade``.
     """
     url = _parse(database_url)
     # Unlike Path.is_file, this raises nothing for what cannot be a name.
@@ -176,7 +176,7 @@ def _parse(database_url: str) -> URL:
     return url
 
 
-REVISIONS = ("0001",)
+REVISIONS = ("1",)
 """Every revision of the migrations, oldest first. The last one is what this code works with."""
 
 
@@ -202,18 +202,18 @@ def revision(dialect: Dialect, conn: Connection) -> str | None:
 def check_revision(found: str, *, upgrade_first: bool) -> bool:
     """Whether the schema is older than this code and may be brought up to date now.
 
-    Raises ``PreconditionFailed`` (``catalog_version``) for a newer one, and without ``upgrade_first`` for an older one.
+    Raises ``PreconditionFailed`` (``catalog_version``) for an unknown one, and an older one without ``upgrade_first``.
     """
     if found == REVISIONS[-1]:
         return False
     if found in REVISIONS and upgrade_first:
         return True
-    age, advice = "newer", f"knows up to {REVISIONS[-1]!r}: install a newer lakeops"
+    flaw = "none that this lakeops knows: it is newer, or of a development version; install that lakeops, or make the "
+    flaw += "lake anew"
     if found in REVISIONS:
-        age, advice = "older", f"needs {REVISIONS[-1]!r}: back the database up and run `lakeops doctor --upgrade`"
-    raise PreconditionFailed(
-        f"the catalog's schema {found!r} is {age} than this lakeops, which {advice}", kind="catalog_version"
-    )
+        flaw = f"older than {REVISIONS[-1]!r}, which this lakeops needs: back the database up and run "
+        flaw += "`lakeops doctor --upgrade`"
+    raise PreconditionFailed(f"the catalog's schema {found!r} is {flaw}", kind="catalog_version")
 
 
 def check_encoding(facts: Mapping[str, str]) -> None:

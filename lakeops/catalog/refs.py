@@ -295,7 +295,8 @@ class Refs(CatalogPart):
         if not conn.execute(delete(PROTECTION).filter_by(**row)).rowcount:
             what = f"{row['kind']} protection {pattern!r}"
             what = f"required check {row['check_name']!r} for {pattern!r}" if row["check_name"] else what
-            raise NotFound(f"repository {repository_id!r} has no {what}")
+            todo = f"`lakeops protection list lakefs://{repository_id}` shows its rules"
+            raise NotFound(f"repository {repository_id!r} has no {what}; {todo}")
         self.record(conn, repository_id, "unprotect", "protection", pattern, described)
 
     @write_transaction

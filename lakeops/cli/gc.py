@@ -144,6 +144,8 @@ def confirm_clock(
 @command(app, "mark", example="gc mark lakefs://flights --dry-run", progress=True)
 def mark(session: Session, uri: RepositoryUri, dry_run: DryRun = False, confirm_clock: ConfirmClock = False) -> None:
     """Expire commits, and find the files that no live commit needs. Deletes nothing."""
+    if dry_run and confirm_clock:
+        raise InvalidInput("a dry run changes nothing, so it confirms no clock: run `lakeops gc confirm-clock` first")
     collection = session.repository(uri).gc
     if confirm_clock:
         collection.confirm_clock()

@@ -241,7 +241,8 @@ def promote_writable(
     record = session.lake.repository(name).record
     lost = "The source was not asked. Its commits since the last pass are lost."
     if loss.asked:
-        lost = f"{counted(len(loss.refs), 'ref')} of the source were ahead." if loss.refs else "Nothing is lost."
+        ahead = f"{counted(len(loss.refs), 'ref')} of the source {'was' if len(loss.refs) == 1 else 'were'} ahead."
+        lost = ahead if loss.refs else "Nothing is lost."
     if flaws is not None:
         lost += " Everything that the mirror shows is there." if not flaws else ""
     session.answer(
@@ -260,7 +261,7 @@ def promote_writable(
 def verify_history(session: Session, uri: RepositoryUri) -> None:
     """After a fail-over, verify older commits, and make those readable that are complete.
 
-    It reads their metaranges, and no objects.
+    It reads their metaranges and ranges, and looks whether each object is there, without reading it.
     """
     mirror = session.mirror(uri)
     with session.progress("verify-history"):

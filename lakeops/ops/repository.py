@@ -132,9 +132,11 @@ def _left_behind(catalog: Catalog, store: ObjectStore, name: str, identity: Iden
     for prefix in (layout.DATA, layout.METADATA):
         for item in store.list(prefix):
             if not item.key.startswith(ours):
-                raise NamespaceTaken(
-                    f"storage namespace {store.url!r} is taken: it holds {item.key!r}; choose an empty location"
-                )
+                todo = "; choose an empty location"
+                if left is not None:
+                    todo = ", of a repository that this catalog does not have any more; choose an empty location, or "
+                    todo += "delete all files there if no other catalog needs them"
+                raise NamespaceTaken(f"storage namespace {store.url!r} is taken: it holds {item.key!r}{todo}")
     if half_made:
         raise NamespaceTaken(
             f"storage namespace {store.url!r} is taken: this catalog began to create repository "

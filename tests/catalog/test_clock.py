@@ -29,6 +29,7 @@ ACTS = {
     "mark": lambda catalog: lambda: mark(catalog),
     "sweep": sweep,
     "what has several transactions": lambda catalog: catalog.marks.check_clock,
+    "a dry run": lambda catalog: catalog.marks.read_clock,
 }
 
 

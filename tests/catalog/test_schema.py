@@ -91,10 +91,11 @@ def test_the_known_revisions_are_the_migrations():
     assert scripts.get_current_head() == schema.REVISIONS[-1]
 
 
-def test_a_newer_catalog_is_refused(empty, opened, database_url):
-    set_revision(empty, "9999")
+@pytest.mark.parametrize("found", ["9999", "0001"])
+def test_a_newer_catalog_and_one_of_a_development_version_are_refused(empty, opened, database_url, found):
+    set_revision(empty, found)
     try:
-        with raising("catalog_version", r"'9999' is newer than this lakeops.*install a newer lakeops"):
+        with raising("catalog_version", f"'{found}' is none that this lakeops knows: .*newer.*development version"):
             opened(database_url)
         with raising("catalog_version", "newer"):
             opened(database_url, upgrade=True)

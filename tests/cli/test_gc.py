@@ -204,7 +204,10 @@ def test_the_grace_period_is_shown_and_changed(run, flights):
 def test_a_clock_in_doubt_is_confirmed(run, garbage, monkeypatch):
     now = SystemClock().now
     monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=30))
-    for verb in (("mark",), ("idle", "--delete", "--yes")):
+    error = run.error("gc", "mark", "lakefs://flights", "--dry-run", "--confirm-clock")
+    assert (error["kind"], error["exit_code"]) == ("invalid_input", 2)
+    dry = [(verb, "--dry-run") for verb in ("mark", "prune")]
+    for verb in (*dry, ("mark",), ("prune",), ("idle", "--delete", "--yes")):
         error = run.error("gc", verb[0], "lakefs://flights", *verb[1:])
         assert (error["kind"], error["exit_code"]) == ("clock_in_doubt", 5)
         assert "lakeops gc confirm-clock" in error["message"]

@@ -307,6 +307,9 @@ def test_the_transitions_on_the_page_are_those_of_the_catalog():
     code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "lakeops" / "catalog").glob("*.py"))
     assert len(told) > 40
     assert [name for name in told if f"    def {name}(" not in code] == []
+    methods = re.findall(r"((?:    @\w+\n)?)    def (\w+)\((.*?)(?=\n    (?:@\w+\n    )?def |\Z)", code, re.DOTALL)
+    writing = [name for above, name, text in methods if "@write_transaction" in above or "database.write(" in text]
+    assert [name for name in writing if name not in told and name[0] != "_"] == []
 
 
 LIST = "--after --amount --prefix"

@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -147,6 +148,14 @@ def test_a_taken_namespace_is_refused(lake, seeded, tmp_path, settings):
     with pytest.raises(errors.NamespaceTaken), elsewhere:
         elsewhere.create_repository("other", storage_namespace=seeded.storage_namespace)
     assert [repo.id for repo in lake.repositories()] == ["repo"]
+
+
+def test_what_a_deleted_repository_left_may_be_deleted_to_begin_again(lake, seeded):
+    lake.delete_repository("repo")
+    with raising("namespace_taken", "this catalog does not have any more; choose an empty location, or delete"):
+        lake.create_repository("repo")
+    shutil.rmtree(urlsplit(seeded.storage_namespace).path)
+    lake.create_repository("repo")
 
 
 def test_a_dirty_destination(seeded):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import takewhile
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -21,11 +22,14 @@ import pandas as pd
 import psycopg
 import pytest
 from support.doc_pages import Session, blocks
+from support.errors import raising
 
 from lakeops import Lake, Repository
 from lakeops.model.clock import SystemClock
 from lakeops.store.base import StoreSettings
 from lakeops.store.s3.client import client
+
+END = "the end of the page"
 
 
 @dataclass
@@ -45,14 +49,21 @@ class Scene:
     session: Session = field(default_factory=Session)
 
     def run(self, page: str, between: Callable[[Scene], Iterator[str] | None], lane: str = "") -> None:
-        """Run the blocks of a lane. ``between`` yields a text of the block before which it goes on."""
+        """Run the blocks of a lane. ``between`` yields a text of the block before which it goes on, or ``END``."""
         steps = between(self) or iter(())
         mark = next(steps, None)
         for block in blocks(page, lane):
             while mark is not None and mark in block.text:
                 mark = next(steps, None)
             self.session.run(block)
+        if mark == END:
+            mark = next(steps, None)
         assert mark is None, f"{page} shows no {mark!r} any more"
+
+    def begin(self, until: str | None = None) -> None:
+        """Run what a newcomer reads first: the quickstart, to its end or to the block that has a text."""
+        for block in takewhile(lambda block: until is None or until not in block.text, blocks("quickstart.md", "")):
+            self.session.run(block)
 
     def bucket(self, *names: str) -> None:
         """Buckets of this page's own for those that it shows, on a server that the settings name."""
@@ -72,8 +83,6 @@ class Scene:
         """From here on it is so many days later."""
         now = SystemClock().now
         self.patch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=days))
-        with Lake.open() as lake:
-            lake.catalog.marks.confirm_clock()
 
     def home(self, name: str) -> None:
         """From here on another lake is used."""
@@ -95,17 +104,6 @@ def shop(_at: Scene | None = None) -> Repository:
     repo.merge("load-1", "main")
     repo.create_tag("v1", "main")
     return repo
-
-
-def shop_made(at: Scene) -> None:
-    shop()
-
-
-def overwritten(at: Scene) -> None:
-    """The tables, after somebody overwrote one."""
-    main = shop().branch("main")
-    main.put("orders.csv", b"id,amount\n1,-999\n")
-    main.commit("Update orders")
 
 
 def partitioned(at: Scene) -> None:
@@ -134,9 +132,9 @@ def flights_made(at: Scene) -> None:
     flights()
 
 
-def hooked(at: Scene) -> None:
-    """A package with the hook that the page shows is installed."""
-    shop()
+def hooked(at: Scene) -> Iterator[str]:
+    """After the quickstart, with the hook that the page shows installed. The block that can be repeated runs twice."""
+    at.begin()
     shown = {block.language: block.text for block in blocks("publish.md") if "need_a_ticket" in block.text}
     site = at.place / "site"
     (site / "ourlake").mkdir(parents=True)
@@ -148,6 +146,8 @@ def hooked(at: Scene) -> None:
     section = re.sub(r'\[project.entry-points."(.*)"\]', r"[\1]", shown["toml"])
     (info / "entry_points.txt").write_text(section.replace('"', ""))
     at.patch.syspath_prepend(str(site))
+    yield "idempotency_key="
+    at.session.run(next(block for block in blocks("publish.md") if "idempotency_key=" in block.text))
 
 
 def trying_collection(at: Scene) -> Iterator[str]:
@@ -155,11 +155,11 @@ def trying_collection(at: Scene) -> Iterator[str]:
     at.patch.setenv("LAKEOPS_GRACE_HOURS", "24")  # the page sets it, and it goes with the test
     yield "gc mark lakefs://trial --dry-run"
     at.later(1)
-    yield "--confirm-clock"
+    yield "gc confirm-clock"
     at.later(8)
 
 
-def moved_from_lakefs(at: Scene) -> None:
+def moved_from_lakefs(at: Scene) -> Iterator[str]:
     """A server that lists objects as lakeFS's API does, two pages of them, and the bucket in which they lie."""
     at.bucket("lake", "lakefs")
     bucket = at.url("s3://lakefs").removeprefix("s3://")
@@ -169,7 +169,8 @@ def moved_from_lakefs(at: Scene) -> None:
         etag = s3.put_object(Bucket=bucket, Key=f"data/g{number}", Body=f"{number}\n".encode())["ETag"].strip('"')
         address = f"s3://{bucket}/data/g{number}"
         rows.append({"path": f"raw/{number}.csv", "path_type": "object", "physical_address": address, "checksum": etag})
-        rows[-1] |= {"size_bytes": 2, "mtime": 1_760_000_000, "content_type": "text/csv", "metadata": {}}
+        rows[-1] |= {"size_bytes": 2, "mtime": 1_760_000_000, "content_type": "text/csv"}
+        rows[-1] |= {"metadata": {"number": f"{number}", "source": "web"}} if number else {}
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -198,6 +199,9 @@ def moved_from_lakefs(at: Scene) -> None:
     for ending in (server.server_close, server.shutdown):
         at.service("request").addfinalizer(ending)
     at.session.names |= {"SERVER": f"http://127.0.0.1:{server.server_port}", "KEY": "key", "SECRET": "secret"}
+    yield END
+    moved = {entry.path: entry.metadata for entry in at.session.names["branch"].list()}
+    assert moved == {row["path"]: row.get("metadata", {}) for row in rows}
 
 
 def written(at: Scene) -> None:
@@ -212,9 +216,14 @@ def backup(at: Scene) -> Iterator[str]:
     at.patch.setenv("HOME", str(at.place))
     at.home(".lakeops")
     (at.place / "backup").mkdir()
-    at.session.replaced["/backup/"] = f"{at.place}/backup/"
+    (at.place / "new").mkdir()
+    at.session.replaced |= {f"/{name}/": f"{at.place}/{name}/" for name in ("backup", "new")}
     flights(at.url("s3://bucket/flights"))
+    yield "repo adopt"
+    with Lake.open() as restored, raising("not_the_owner"):
+        restored.repository("flights").gc.mark()
     yield "refs restore"
+    at.home(".lakeops")
     shutil.rmtree(at.place / ".lakeops")
 
 
@@ -278,6 +287,7 @@ def collected(at: Scene) -> Iterator[str]:
     repo.branch("dev").put("a", b"12")
     repo.branch("dev").put("a", b"3")
     at.later(60)
+    repo.gc.confirm_clock()
     yield "gc grace"
     at.bucket("flights")
     client(StoreSettings(endpoint_url=at.service("moto_endpoint"))).put_bucket_lifecycle_configuration(
@@ -331,7 +341,7 @@ PAGES: dict[str, Callable[[Scene], Iterator[str] | None]] = {
     "gc.md": collected,
     "import.md": imported,
     "lakefs.md": moved_from_lakefs,
-    "local.md": shop_made,
+    "local.md": Scene.begin,
     "mirroring.md": mirroring,
     "operating.md": operated,
     "publish.md": hooked,
@@ -340,7 +350,7 @@ PAGES: dict[str, Callable[[Scene], Iterator[str] | None]] = {
     "read.md": partitioned,
     "releases.md": nothing,
     "replication.md": replication,
-    "roll-back.md": overwritten,
+    "roll-back.md": lambda at: at.begin(until="branch revert"),
     "settings.md": nothing,
     "team.md": teamed,
     "try-gc.md": trying_collection,

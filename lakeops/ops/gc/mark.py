@@ -116,7 +116,11 @@ def mark(ctx: Context) -> Mark:
 
 
 def dry_run(ctx: Context) -> DryRun:
-    """Say what a mark would do and hold if it were made now. Changes nothing. Raises what ``mark`` raises."""
+    """Say what a mark would do and hold if it were made now. Changes nothing.
+
+    Raises what ``mark`` raises, with two exceptions. A repository that was restored from a dump may be looked at before
+    it is accepted. The store's clock is not read, because that takes a new file.
+    """
     _check_writable(ctx)
     check_owner(ctx)
     if ctx.catalog.mirrors.unproved(ctx.repository_id):
@@ -124,7 +128,7 @@ def dry_run(ctx: Context) -> DryRun:
             "the commits from before the fail-over are not verified, so it is not known which files they need; run "
             "`lakeops mirror verify-history` first (a mark that is no dry run does it by itself)"
         )
-    now = ctx.catalog.now()
+    now = ctx.catalog.marks.read_clock()
     grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
     planned = Mark("", MarkState.MARKING, now, now - grace)
     with scratching(ctx.store) as scratch:

@@ -175,7 +175,7 @@ def prune(ctx: Context, *, dry_run: bool = False) -> Pruned:
         PreconditionFailed: ``read_only_repository``: the repository is a mirror.
         MarkRefused: ``clock_in_doubt``: the clock jumped, and everything may look old.
     """
-    now = unix_seconds(ctx.catalog.now() if dry_run else ctx.catalog.marks.check_clock())
+    now = unix_seconds(ctx.catalog.marks.read_clock() if dry_run else ctx.catalog.marks.check_clock())
     rules = get_rules(ctx)
     key_days = KEY_DAYS if rules is None else rules.key_days
     log_days = LOG_DAYS if rules is None else max(rules.log_days, rules.mirror_lag_days)

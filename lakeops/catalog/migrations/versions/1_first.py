@@ -1,6 +1,7 @@
 """The first schema: all tables that the models declare.
 
-Nothing was released yet, so this revision follows the models. The second one writes down first what this one makes.
+Nothing was released yet, so this revision follows the models, and has another name when they change. The second one
+writes down first what this one makes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from alembic import op
 
 from lakeops.catalog.models import METADATA
 
-revision = "0001"
+revision = "1"
 down_revision = None
 branch_labels = None
 depends_on = None
