@@ -210,9 +210,12 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return self._type(path) == "directory"
 
     def _type(self, path: str) -> str:
-        with suppress(FileNotFoundError):
+        try:
             return str(self.info(path)["type"])
-        return ""
+        except (FileNotFoundError, InvalidInput) as error:
+            if getattr(error, "kind", "") not in {"", "invalid_path", "invalid_ref"}:
+                raise
+        return ""  # also for a pattern
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """List the objects and directories of a directory, one level deep. Raises ``FileNotFoundError``."""
@@ -244,22 +247,26 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         where = self._strip_protocol(path)
         repository, ref, key = self._split(where) if where else ("", "", "")
         found: dict[str, dict[str, Any]] = {}
-        with suppress(FileNotFoundError), self._os_errors(where):
-            if not ref or (maxdepth is not None and maxdepth < 1):
-                options = {"on_error": "raise", **options}
-                return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
-            cached, prefix, root = self._begin(repository, ref), key + "/" if key else "", f"{repository}/{ref}/"
-            folders: list[str] = []
-            for item in cached.list(prefix) if maxdepth is None else cached.levels(prefix, maxdepth):
-                if isinstance(item, Entry):
-                    found[root + item.path] = _file(repository, ref, item)
-                else:
-                    folders.append(root + item.path)
-            if key and not found and not folders:
-                found[where] = _file(repository, ref, cached.stat(key))
-            for name in [*found, *folders] if withdirs else ():
-                while len(name := name.rpartition("/")[0]) > len(where) and name not in found:
-                    found[name] = _directory(name)
+        folders: list[str] = []
+        try:
+            with self._os_errors(where):
+                if not ref or (maxdepth is not None and maxdepth < 1):
+                    options = {"on_error": "raise", **options}
+                    return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
+                cached, prefix, root = self._begin(repository, ref), key + "/" if key else "", f"{repository}/{ref}/"
+                for item in cached.list(prefix) if maxdepth is None else cached.levels(prefix, maxdepth):
+                    if isinstance(item, Entry):
+                        found[root + item.path] = _file(repository, ref, item)
+                    else:
+                        folders.append(root + item.path)
+                if key and not found and not folders:
+                    found[where] = _file(repository, ref, cached.stat(key))
+                for name in [*found, *folders] if withdirs else ():
+                    while len(name := name.rpartition("/")[0]) > len(where) and name not in found:
+                        found[name] = _directory(name)
+        except FileNotFoundError:
+            if found or folders:  # it went while it was listed
+                raise
         if withdirs and self.isdir(where):
             found[where] = self.info(where)
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
@@ -463,10 +470,13 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if not (isinstance(path, str) and isinstance(target, str) and has_magic(path) and self.exists(path)):
             return path, target
         found = [name for name in self.expand_path(path, recursive, maxdepth) if recursive or self.isfile(name)]
-        top, start = self._strip_protocol(path), target.rstrip("/")
-        if not path.endswith("/") and (target.endswith("/") or there.isdir(target)):
-            start += "/" + top.rpartition("/")[2]
+        top, start = self._strip_protocol(path), self._target(path, target, there)
         return found, [start + name.removeprefix(top) for name in found]
+
+    def _target(self, path: str, target: str, there: AbstractFileSystem) -> str:
+        """The path that a file or folder gets, by fsspec's rule: it goes into a folder that exists."""
+        into = not path.endswith("/") and (target.endswith("/") or there.isdir(target))
+        return target.rstrip("/") + ("/" + self._strip_protocol(path).rpartition("/")[2] if into else "")
 
     def cp_file(self, path1: str, path2: str, found: list[tuple[str, str, Entry, Ref]] | None = None, **_: Any) -> None:
         """Copy an object to another path, on any branch of any repository, or append it to ``found``."""
@@ -495,10 +505,18 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
         """Move files: copy them, and stage the deletion of exactly the objects that were copied.
 
-        Objects that are put to their paths meanwhile stay, and so do those that ``maxdepth`` leaves out.
+        A folder of a branch that stays on it moves in one transaction, so that a move that was killed can be repeated.
+        Of all others, objects that are put to their paths meanwhile stay, and so do those that ``maxdepth`` leaves out.
         """
-        if path1 == path2:
+        if self._strip_protocol(path1) == self._strip_protocol(path2):
             return
+        if recursive and maxdepth is None and isinstance(path1, str) and isinstance(path2, str) and self.isdir(path1):
+            (*place, old), (*there, new) = self._split(path1), self._split(self._target(path1, path2, self))
+            if old and new and place == there:
+                with self._os_errors(path1):
+                    self.lake.repository(place[0]).branch(place[1]).rename(old, new, recursive=True)
+                self._forget_made(path1)
+                return
         moved = self._copies(path1, path2, recursive, maxdepth, on_error="raise", **options)
         if not moved:
             raise FileNotFoundError(f"{path1} is no object; move a directory with recursive=True")
@@ -523,7 +541,11 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def rmdir(self, path: str) -> None:
         if self.ls(path):
             raise OSError(f"{path} is not empty")
-        self._made.discard(self._strip_protocol(path))
+        self._forget_made(path)
+        if self.isdir(path):  # by its marker
+            with self._os_errors(path), suppress(ObjectNotFound):
+                repository, ref, key = self._split(path)
+                self.lake.repository(repository).branch(ref).delete(key + "/")
 
     def _forget_made(self, path: str) -> None:
         name = self._strip_protocol(path) + "/"

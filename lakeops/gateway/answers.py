@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from email.header import Header
 from email.utils import formatdate
 from typing import NamedTuple
 from xml.sax.saxutils import escape
@@ -179,9 +178,8 @@ def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     for key, value in metadata.items():
         if key.removeprefix(HEADER) in KEPT_HEADERS and key.startswith(HEADER) and is_plain(value):
             found[key.removeprefix(HEADER)] = value
-        elif _TOKEN.fullmatch(key):
-            shown = value if is_plain(value) else Header(safe(value), "utf-8").encode(maxlinelen=0)
-            found[f"x-amz-meta-{key.lower()}"] = shown
+        elif _TOKEN.fullmatch(key) and (name := f"x-amz-meta-{key.lower()}") not in found:
+            found[name] = value if is_plain(value) else f"=?utf-8?b?{base64.b64encode(value.encode()).decode()}?="
         else:
             missing += key != PARTS
     return found | ({"x-amz-missing-meta": str(missing)} if missing else {})

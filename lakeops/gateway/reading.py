@@ -56,6 +56,8 @@ def list_objects(repository: Repository, query: Mapping[str, str]) -> Response:
     limit = number_of(query, "max-keys", PAGE)
     shown = partial(quote, safe="/") if encoding else str
     page = [*islice(_items(repository, prefix, after, delimiter), limit + 1)] if limit else []
+    if not page and "/" in prefix and (token or query.get("marker")):  # an earlier page had keys
+        repository.ref(prefix.partition("/")[0]).commit_id  # noqa: B018 - raises when the branch is gone
     truncated, page = len(page) > limit, page[:limit]
     given: dict[str, str | int | bool] = {"Name": repository.id, "Prefix": shown(prefix)}
     given |= {"Delimiter": shown(delimiter)} if delimiter else {}

@@ -67,10 +67,11 @@ class S3Request:
 
     @cached_property
     def headers(self) -> dict[str, str]:
-        """The headers by name. The last of equal ones counts. Presigned URLs have some of them in their query."""
+        """The headers by name. Values of equal names are joined. Presigned URLs have some of them in their query."""
         signed = {*_PARAMETERS, "X-Amz-Security-Token"}
         hoisted = {name.lower(): value for name, value in self.parameters if name not in signed}
-        return {name: value for name, value in hoisted.items() if name.startswith("x-amz-")} | dict(self.fields)
+        came = {name: ",".join(value for one, value in self.fields if one == name) for name, _ in self.fields}
+        return {name: value for name, value in hoisted.items() if name.startswith("x-amz-")} | came
 
     @cached_property
     def asks(self) -> frozenset[str]:

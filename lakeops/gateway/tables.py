@@ -10,9 +10,8 @@ import base64
 import hmac
 import json
 import logging
-import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote
@@ -255,10 +254,9 @@ class IcebergRest:
         parent = tuple(one for one in asked.query.get("parent", "").split(_SEPARATOR) if one)
         if asked.ref is None and not parent:
             refs = (*asked.repository.branches(), *asked.repository.tags())
-            return _page("namespaces", sorted((one.id,) for one in refs), asked.query)
+            return _page("namespaces", {one.id: (one.id,) for one in refs}, asked.query)
         tables, levels = asked.at(parent)
-        found = sorted(parent + one[len(levels) :] for one in tables.namespaces(levels))
-        return _page("namespaces", found, asked.query)
+        return _page("namespaces", {one[-1]: (*parent, one[-1]) for one in tables.namespaces(levels)}, asked.query)
 
     def _create_namespace(self, asked: _Asked) -> Response:
         given = _NamespaceRequest.model_validate_json(asked.body)
@@ -282,8 +280,8 @@ class IcebergRest:
         return JSONResponse(vars(changed))
 
     def _list_tables(self, asked: _Asked) -> Response:
-        found = sorted(one[-1] for one in asked.tables.tables(asked.here))
-        return _page("identifiers", [{"namespace": asked.levels, "name": name} for name in found], asked.query)
+        names = [one[-1] for one in asked.tables.tables(asked.here)]
+        return _page("identifiers", {name: {"namespace": asked.levels, "name": name} for name in names}, asked.query)
 
     def _create_table(self, asked: _Asked) -> Response:
         optional = {"location": None, "partition-spec": None, "write-order": None}
@@ -399,16 +397,18 @@ def _object(body: bytes) -> dict[str, object]:
     return found
 
 
-def _page(name: str, found: Sequence[object], query: dict[str, str]) -> Response:
-    """A page of a list, in order. A client that sends no ``pageToken`` gets all of it."""
-    if "pageToken" not in query:
-        return JSONResponse({name: found})
-    start, size = query["pageToken"] or "0", query.get("pageSize", "100")
-    if not all(re.fullmatch("[0-9]{1,9}", one) for one in (start, size)) or int(size) < 1:
+def _page(key: str, found: dict[str, object], query: dict[str, str]) -> Response:
+    """A page of a list, by name. A client that sends no ``pageToken``, the last name of a page, gets all of it."""
+    try:
+        after, size = bytes.fromhex(query.get("pageToken", "")).decode(), int(query.get("pageSize", "100"))
+    except ValueError:
+        after, size = "", 0
+    if size < 1:
         raise errors.InvalidInput("pageToken is one of an earlier answer, and pageSize a number from 1 on")
-    end = int(start) + int(size)
-    more = {"next-page-token": str(end)} if end < len(found) else {}
-    return JSONResponse({name: found[int(start) : end], **more})
+    names = sorted(name for name in found if name > after)
+    page = names[:size] if "pageToken" in query else names
+    more = {"next-page-token": page[-1].encode().hex()} if len(page) < len(names) else {}
+    return JSONResponse({key: [found[name] for name in page], **more})
 
 
 def _sign(keys: Credentials, until: str) -> str:

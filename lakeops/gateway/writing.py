@@ -129,7 +129,8 @@ class Writing:
         shown = partial(quote, safe="/") if encoding else str
         with self._lock:
             open_ = [(one.place, name, one.begun) for name, one in self._uploads.items() if not one.file.closed]
-        mine = sorted((key, name, begun) for (bucket, key), name, begun in open_ if bucket == repository.id)
+        here = repository.id, repository.record.creation_date
+        mine = sorted((key, name, begun) for (place, key), name, begun in open_ if place == here)
         found = [one for one in mine if one[0].startswith(prefix) and one[:2] > behind]
         page = found[:limit]
         more = 0 < limit < len(found)
@@ -175,7 +176,8 @@ class Writing:
                 if (ended := next(spare, None)) is None:
                     raise Refused(503, "SlowDown", f"{self._most} uploads are under way; complete or abort some")
                 given_up = self._uploads.pop(ended)
-            self._uploads[name] = MultipartUpload((repository.id, asked.key), media, pairs, begun, algorithm, kind)
+            place = (repository.id, repository.record.creation_date), asked.key
+            self._uploads[name] = MultipartUpload(place, media, pairs, begun, algorithm, kind)
         if given_up is not None:
             with given_up.lock:  # a part of it may be on its way, and nobody else waits for that
                 given_up.file.close()
@@ -241,7 +243,7 @@ class Writing:
 
     def _upload(self, repository: Repository, asked: S3Request) -> MultipartUpload:
         found = self._uploads.get(asked.query["uploadId"])
-        if found is None or found.place != (repository.id, asked.key):
+        if found is None or found.place != ((repository.id, repository.record.creation_date), asked.key):
             raise Refused(*_NO_UPLOAD)
         return found
 
@@ -271,14 +273,14 @@ class MultipartUpload:
     """An object on its way in parts, one behind the other in a file without a name, which ends with the process.
 
     Attributes:
-        place: the repository and the key.
+        place: the repository with its creation date, which a later one of its name does not have, and the key.
         lock: held while a part is added, and while the upload ends, so that it ends once.
         algorithm: of the checksum that the client chose, empty for none, and its type in ``kind``.
         completed: the parts that the object was made of, its ETag and its checksums. A client that asks again has the
             first answer: another object may be at the key by now.
     """
 
-    place: tuple[str, str]
+    place: tuple[tuple[str, int], str]
     content_type: str
     metadata: dict[str, str]
     begun: int
@@ -411,33 +413,33 @@ def _put(repository: Repository, asked: S3Request) -> Response:
 def _copy(lake: Lake, repository: Repository, asked: S3Request) -> Response:
     """Stage the object of another key with its metadata and content type, or with those of the request.
 
-    Within a repository no bytes are copied. Hadoop renames files so. A copy to itself replaces the metadata of the
-    object that is there when it is staged.
+    Within a repository no bytes are copied, except those of a new version of a Delta table. Hadoop renames files so. A
+    copy to itself replaces the metadata of the object that is there when it is staged.
     """
     branch, path = _branch_and_path(repository, asked.key)
     absent = "if-none-match" in asked.headers
     if asked.headers.get("if-none-match", "*") != "*":
         raise Refused(501, "NotImplemented", "If-None-Match of a copy is * alone")
-    told: dict[str, Any] = {}
     if _ALGORITHM in asked.headers:
         raise Refused(501, "NotImplemented", f"this gateway computes no checksum of a copy; leave {_ALGORITHM} out")
     directive = asked.headers.get("x-amz-metadata-directive", "COPY")
     if directive not in {"COPY", "REPLACE"}:
         raise Refused(400, "InvalidArgument", "x-amz-metadata-directive is COPY or REPLACE")
-    if directive == "REPLACE":
-        told = {"metadata": _metadata(asked.headers), "content_type": asked.headers.get("content-type")}
 
     def look_and_link() -> Entry:
         owner, source, found = _find_source(lake, asked.headers)
-        itself = (owner.id, source.id, found.path) == (repository.id, branch.id, path)
-        if itself and not told:
+        itself = not absent and (owner.id, source.id, found.path) == (repository.id, branch.id, path)
+        if itself and directive == "COPY":
             raise Refused(400, "InvalidRequest", "a copy of an object to itself has to replace its metadata")
-        once = absent or (not itself and _DELTA_COMMIT.fullmatch(path) is not None)
-        if owner.id == repository.id:
-            return branch.link(found, path, if_absent=once, in_place=itself and not once, **told)
-        said = told or {"metadata": found.metadata, "content_type": found.content_type}
+        about, media = found.metadata, found.content_type
+        if directive == "REPLACE":
+            about, media = _metadata(asked.headers), asked.headers.get("content-type") or DEFAULT_CONTENT_TYPE
+        with suppress(errors.InvalidInput):  # there may be no room for the parts
+            about = check_metadata({**about, **{k: v for k, v in found.metadata.items() if k == answers.PARTS}})
+        if owner.id == repository.id and (absent or itself or not _DELTA_COMMIT.fullmatch(path)):
+            return branch.link(found, path, metadata=about, content_type=media, if_absent=absent, in_place=itself)
         with source.open_entry(found) as file:
-            return branch.put(path, cast("BinaryIO", file), if_absent=once, **said)
+            return _stage(branch, path, cast("BinaryIO", file), asked, media, about)
 
     # Another one may replace the source after the look.
     entry = retrying(lambda error: isinstance(error, errors.NotAsSeen), Ids())(look_and_link)
@@ -457,7 +459,7 @@ def _find_source(lake: Lake, headers: Mapping[str, str]) -> tuple[Repository, Re
 
 
 def _stage(
-    branch: Branch, path: str, body: BinaryIO, asked: S3Request, content_type: str | None, metadata: dict[str, str]
+    branch: Branch, path: str, body: BinaryIO, asked: S3Request, content_type: str | None, metadata: Mapping[str, str]
 ) -> Entry:
     unmatched, match = asked.headers.get("if-none-match"), asked.headers.get("if-match")
     never_replaced = _DELTA_COMMIT.fullmatch(path) is not None
@@ -517,7 +519,7 @@ def _decoded(value: str) -> str:
         decoded = str(make_header(decode_header(value)))
     except (LookupError, ValueError):
         return value
-    return value if decoded.isascii() else decoded  # nobody encodes ASCII: it only looks so
+    return value if answers.is_plain(decoded) else decoded  # nobody encodes such text: it only looks so
 
 
 def _given_sums(asked: S3Request) -> dict[str, str]:

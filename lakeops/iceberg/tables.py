@@ -215,7 +215,7 @@ class RefTables:
                 f"{excerpt(path)} has {entry.size_bytes:,} bytes, and metadata has {MOST_METADATA:,} at most"
             )
         try:
-            return entry.physical_address, self._ref.read(path)
+            return entry.physical_address, self._ref.read_entry(entry)
         except FileMissing as error:
             lost = f"Failed to open input stream for file: {entry.physical_address}: {error.message}"
             raise ObjectNotFound(lost, kind=error.kind) from None

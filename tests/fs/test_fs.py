@@ -7,7 +7,7 @@ import pickle
 import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -387,6 +387,9 @@ def test_a_folder_that_was_made_is_empty_until_it_is_removed(repo: Repository, f
         remove("repo/main/new/er")
         assert not fs.exists("repo/main/new/er")
     assert not [*repo.branch("main").uncommitted()]
+    repo.branch("main").put("new/", b"")
+    fs.rmdir("repo/main/new")
+    assert not fs.exists("repo/main/new")
 
 
 def test_folders_that_were_made_behave_as_on_plain_files(repo: Repository, fs: LakeopsFileSystem, tmp_path) -> None:
@@ -394,6 +397,7 @@ def test_folders_that_were_made_behave_as_on_plain_files(repo: Repository, fs: L
     for files, top in ((fsspec.filesystem("file"), str(tmp_path / "plain")), (fs, "repo/main")):
         files.makedirs(f"{top}/old")
         files.pipe(f"{top}/old/x", b"x")
+        files.mv(files.unstrip_protocol(f"{top}/old"), f"{top}/old", recursive=True)
         with pytest.raises(OSError, match="not empty"):
             files.rmdir(f"{top}/old")
         files.mv(f"{top}/old", f"{top}/new", recursive=True)
@@ -413,8 +417,51 @@ def test_a_move_out_of_a_ref_that_takes_no_deletion_copies_nothing(repo, fs: Lak
     assert not [*repo.branch("main").uncommitted()]
 
 
+@pytest.mark.parametrize("killed_at", range(1, 6))
+def test_a_folder_s_move_that_is_killed_and_repeated_moves_each_object_once(repo, fs, monkeypatch, killed_at) -> None:
+    for number in range(3):
+        repo.branch("main").put(f"stage/p{number}", b"x")
+    write, writes = fs.lake.catalog.database.write, count(1)
+
+    def dying(*args, **options):
+        if next(writes) == killed_at:
+            raise SystemExit
+        return write(*args, **options)
+
+    monkeypatch.setattr(fs.lake.catalog.database, "write", dying)
+    with suppress(SystemExit):
+        fs.mv("repo/main/stage", "repo/main/final", recursive=True)
+    with suppress(FileNotFoundError):
+        fs.mv("repo/main/stage", "repo/main/final", recursive=True)
+    assert [item.path for item in repo.branch("main").list()] == ["final/p0", "final/p1", "final/p2"]
+
+
+@pytest.mark.parametrize("options", [{}, {"maxdepth": 2}, {"withdirs": True}])
+@pytest.mark.parametrize("top", ["repo/dev", "repo/dev/t"])
+def test_a_search_of_a_branch_that_is_deleted_meanwhile_fails(repo, fs, monkeypatch, top: str, options) -> None:
+    with repo.create_branch("dev").batch() as batch:
+        for number in range(9):
+            batch.put(f"t/{number}", b"x")
+    monkeypatch.setattr("lakeops.ops.read.PAGE", 4)
+    page = fs.lake.catalog.staging.staged_page
+
+    def staged_page(*args, after: str, **more):
+        if after:
+            repo.delete_branch("dev")
+        return page(*args, after=after, **more)
+
+    monkeypatch.setattr(fs.lake.catalog.staging, "staged_page", staged_page)
+    with pytest.raises(FileNotFoundError, match="no branch 'dev'"):
+        fs.find(top, **options)
+    assert fs.find("repo/dev") == []
+
+
 def test_a_repository_or_ref_that_is_not_there_does_not_exist(repo: Repository, fs: LakeopsFileSystem) -> None:
-    for name in ("none", "none/main", "repo/none", "repo/none/x", "repo/main/none"):
+    repo.branch("main").put("x", b"1")
+    for name in ("repo/ma*n/x", "repo/m?in/x"):
+        assert fs.cat(name) == {"repo/main/x": b"1"}
+    nobody_s = ("repo/my branch/x", "repo/ma?n/x", "repo/main/" + "x" * 1025, "repo/main/a\0")
+    for name in ("none", "none/main", "repo/none", "repo/none/x", "repo/main/none", *nobody_s):
         assert not any((fs.exists(name), fs.isdir(name), fs.isfile(name))), name
     for name in ("", "repo", "repo/main"):
         assert fs.isdir(f"lakefs://{name}"), name

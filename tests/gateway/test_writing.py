@@ -25,6 +25,8 @@ from lakeops.gateway.app import Gateway
 from lakeops.gateway.chunks import digests_of
 from lakeops.gateway.writing import LEAST_PART
 from lakeops.model.errors import InvalidInput
+from lakeops.model.records import DEFAULT_CONTENT_TYPE
+from lakeops.testing import ManualClock
 
 __all__ = ["lake"]
 
@@ -122,7 +124,8 @@ def test_a_version_of_a_delta_table_is_never_replaced(repo: Repository, s3: Any)
     for name in (f"{log}.crc", "main/t/_delta_log/_last_checkpoint", "main/t/00000000000000000000.json"):
         for text in (b"1", b"2"):
             s3.put_object(Bucket="shop", Key=name, Body=text)
-    s3.copy_object(Bucket="shop", Key="main/t/_delta_log/00000000000000000001.json", CopySource=f"shop/{log}.json")
+    for _ in range(2):
+        s3.copy_object(Bucket="shop", Key="main/t/_delta_log/00000000000000000001.json", CopySource=f"shop/{log}.json")
     s3.delete_object(Bucket="shop", Key=f"{log}.json")
     s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"of a new table")
 
@@ -177,8 +180,14 @@ def test_a_copy_moves_no_bytes(repo: Repository, s3: Any) -> None:
     assert (copied.physical_address, copied.metadata) == (source.physical_address, {})
     assert s3.head_object(Bucket="shop", Key="main/b ü", IfMatch=done["CopyObjectResult"]["ETag"])
     replacing = {"Metadata": {"k": "v"}, "MetadataDirective": "REPLACE"}
+    repo.branch("main").put("b ü", b"old", content_type="text/plain")
     s3.copy_object(Bucket="shop", Key="main/c", CopySource="shop/main/b ü", **replacing)
-    assert (repo.ref("main").read("c"), repo.ref("main").stat("c").metadata) == (b"old", {"k": "v"})
+    entry = repo.ref("main").stat("c")
+    assert (repo.ref("main").read("c"), entry.metadata, entry.content_type) == (
+        b"old",
+        {"k": "v"},
+        DEFAULT_CONTENT_TYPE,
+    )
     for source, status in (("shop/main/none", 404), ("else/main/old", 404), ("shop/main", 404)):
         assert code(lambda source=source: s3.copy_object(Bucket="shop", Key="main/x", CopySource=source))[0] == status
     assert code(lambda: s3.copy_object(Bucket="shop", Key="v1/x", CopySource="shop/main/old"))[0] == 403
@@ -280,6 +289,43 @@ def test_only_ended_and_old_uploads_give_way_to_new_ones(
             s3.abort_multipart_upload(Bucket="shop", Key="main/x", UploadId=upload)
 
 
+def test_an_upload_is_not_of_a_later_repository_of_the_name(
+    lake: Lake, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (4, 4))
+    with Lake.open(settings=lake.settings, clock=ManualClock()) as then:
+        then.create_repository("shop")
+    with s3_client(serve(lake, KEYS, write=True)) as s3:
+        upload = begun(s3)
+        parts = [{"PartNumber": 1, "ETag": s3.upload_part(**upload, PartNumber=1, Body=b"1")["ETag"]}]
+        lake.delete_repository("shop")
+        repo = lake.create_repository("shop")
+        for work in (
+            lambda: s3.list_parts(**upload),
+            lambda: s3.upload_part(**upload, PartNumber=2, Body=b""),
+            lambda: s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts}),
+            lambda: s3.abort_multipart_upload(**upload),
+        ):
+            assert code(work) == (404, "NoSuchUpload")
+        assert "Uploads" not in s3.list_multipart_uploads(Bucket="shop")
+        assert [*repo.branch("main").list()] == []
+        monkeypatch.setattr("lakeops.gateway.writing.KEPT_SECONDS", -1)  # it gives way
+        s3.abort_multipart_upload(**begun(s3))
+
+
+@pytest.mark.parametrize("operation", ["list_objects", "list_objects_v2"])
+def test_a_listing_of_a_branch_that_is_deleted_meanwhile_is_not_said_to_be_whole(
+    repo: Repository, s3: Any, operation: str
+) -> None:
+    with repo.create_branch("dev").batch() as batch:
+        for number in range(4):
+            batch.put(f"t/{number}", b"x")
+    pages = iter(s3.get_paginator(operation).paginate(Bucket="shop", Prefix="dev/t/", PaginationConfig={"PageSize": 2}))
+    assert len(next(pages)["Contents"]) == 2
+    repo.delete_branch("dev")
+    assert code(lambda: next(pages)) == (404, "NoSuchKey")
+
+
 def test_another_body_than_the_signed_one_is_refused(repo: Repository, s3: Any) -> None:
     sent: list[Any] = []
     s3.meta.events.register("before-send.s3", lambda request, **_: sent.append(request))
@@ -375,7 +421,9 @@ def test_parts_and_the_checksum_that_was_chosen_are_read_after_the_end(
     done = in_parts(s3, PARTS, given, ChecksumAlgorithm=algorithm, ChecksumType=kind, Metadata={"k": "v"})
     assert (done[field], done["ChecksumType"]) == (whole, kind)
     s3.copy_object(**where, Key="main/copy", CopySource="shop/main/parts")
-    for key in ("main/parts", "main/copy"):
+    replacing = {"Metadata": {"k": "v"}, "MetadataDirective": "REPLACE"}
+    s3.copy_object(**where, Key="main/replaced", CopySource="shop/main/parts", **replacing)
+    for key in ("main/parts", "main/copy", "main/replaced"):
         head = s3.head_object(**where, Key=key, ChecksumMode="ENABLED")
         assert (head[field], head["ChecksumType"], head["Metadata"]) == (whole, kind, {"k": "v"})
         assert s3.get_object(**where, Key=key)["Body"].read() == b"".join(PARTS)
@@ -425,6 +473,9 @@ def test_parts_are_known_as_far_as_the_metadata_has_room(repo: Repository, s3: A
         assert head["PartsCount"] == (1 if known == "none" else 3)
         assert ("ChecksumSHA256" in head) == (known != "sizes")
         assert s3.get_object(**where)["Body"].read() == b"".join(PARTS)
+    in_parts(s3, PARTS)
+    s3.copy_object(**where, CopySource="shop/main/parts", MetadataDirective="REPLACE", Metadata={"k": "x" * 2035})
+    assert s3.head_object(**where, PartNumber=1)["PartsCount"] == 1
     for sizes in ([LEAST_PART, LEAST_PART + 1], [LEAST_PART + 1, LEAST_PART, 1]):
         in_parts(s3, [b"x" * size for size in sizes])
         assert s3.head_object(**where, PartNumber=1)["PartsCount"] == 1
@@ -687,12 +738,13 @@ def test_folder_markers_are_objects(repo: Repository, s3: Any) -> None:
     assert [one.path for one in repo.branch("main").list()] == ["old"]
 
 
-def test_metadata_that_is_not_ascii_is_written_and_read_alike(repo: Repository, s3: Any) -> None:
-    repo.branch("main").put("x", b"1", metadata={"who": "Grüße 漢字"})
+@pytest.mark.parametrize("text", ["Grüße 漢字", "line 1\nline 2", " a ", "\x1b[2J\\n"])
+def test_metadata_that_no_header_can_hold_is_written_and_read_alike(repo: Repository, s3: Any, text: str) -> None:
+    repo.branch("main").put("x", b"1", metadata={"who": text})
     read = s3.head_object(Bucket="shop", Key="main/x")["Metadata"]
     assert read["who"].isascii()
     s3.put_object(Bucket="shop", Key="main/y", Body=b"1", Metadata=read)
-    assert repo.ref("main").stat("y").metadata == {"who": "Grüße 漢字"}
+    assert repo.ref("main").stat("y").metadata == {"who": text}
     for plain in ("=?utf-8?x?a?=", "a =?", "=?utf-8?b?!?="):
         s3.put_object(Bucket="shop", Key="main/z", Body=b"1", Metadata={"who": plain})
         assert s3.head_object(Bucket="shop", Key="main/z")["Metadata"] == {"who": plain}

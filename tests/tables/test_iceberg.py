@@ -67,6 +67,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField
 from support.served import KEYS, running
 
 from lakeops import Lake, Repository
+from lakeops.catalog.staging import Staging
 from lakeops.gateway.app import serving
 from lakeops.model.errors import FileMissing, InvalidInput, MergeConflict
 from lakeops.model.records import Credentials
@@ -561,6 +562,26 @@ def test_properties_that_are_not_there_can_be_removed(published: Repository, cat
     )
     properties = catalog("main").load_table("web.sales").properties
     assert (properties["c"], "a" in properties) == ("d", False)
+
+
+@pytest.mark.parametrize("change", ["append", "drop"])
+def test_a_table_is_loaded_as_it_was_at_one_moment(
+    shop: Repository, alone: Open, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    main, find = alone("main"), Staging.staged_one
+    table = publish(shop, main) and main.load_table("web.sales")
+    before = table.metadata_location, table.metadata.current_snapshot_id
+
+    def changing(self: Staging, repository: str, branch: str, path: str) -> Any:
+        found = find(self, repository, branch, path)
+        if path.endswith("sales/metadata.json"):
+            monkeypatch.setattr(Staging, "staged_one", find)
+            table.append(rows(9)) if change == "append" else main.drop_table("web.sales")
+        return found
+
+    monkeypatch.setattr(Staging, "staged_one", changing)
+    found = alone("main").load_table("web.sales")
+    assert (found.metadata_location, found.metadata.current_snapshot_id) == before
 
 
 def test_a_lost_range_does_not_make_a_table_absent(shop: Repository, alone: Open) -> None:
@@ -1100,9 +1121,10 @@ def asked_of(shop: Repository, alone: Open, address: dict[str, str]) -> Asked:
     return Asked(shop, f"{address['uri']}/v1", {"Authorization": f"Bearer {token}"}, metadata)
 
 
+@pytest.mark.parametrize("changes", [False, True])
 @pytest.mark.parametrize("path", ["namespaces", "namespaces/main%1Fwarehouse%1Fweb/tables"])
 def test_lists_come_in_pages_to_who_asks_for_them(
-    shop: Repository, alone: Open, address: dict[str, str], path: str
+    shop: Repository, alone: Open, address: dict[str, str], path: str, *, changes: bool
 ) -> None:
     publish(shop, alone("main"))
     for number in range(4):
@@ -1116,6 +1138,9 @@ def test_lists_come_in_pages_to_who_asks_for_them(
         page = ask.send("GET", f"{path}?pageToken={token}&pageSize=2").json()
         found.append(page[name])
         token = page.get("next-page-token")
+        if len(found) == 1 and changes:  # what is behind the page stays where it is
+            shop.delete_branch("dev-0")
+            alone("main").drop_table("web.sales")
     assert [len(one) for one in found] == [2, 2, 1]
     assert [one for page in found for one in page] == whole
 
