@@ -42,7 +42,7 @@ class Location:
 
     @property
     def url(self) -> str:
-        """The location's one spelling, without a trailing slash."""
+        """The URL as it is kept: absolute, one spelling, no trailing slash."""
         if self.scheme == "file":
             return "file://" + quote_path(self.path)
         root = f"{self.scheme}://{self.bucket}"
@@ -69,11 +69,6 @@ def parse_location(url: str) -> Location:
     except UnicodeError:
         raise _refusal(url, "holds a lone surrogate, which is no text") from None
     return Location(scheme, bucket, path)
-
-
-def normalise_namespace(url: str) -> str:
-    """The URL as it is kept: absolute, one spelling, no trailing slash. Raises ``InvalidInput``."""
-    return parse_location(url).url
 
 
 def split_address(address: str) -> tuple[Location, str]:
@@ -290,7 +285,7 @@ class AddressPolicy:
         return None
 
 
-__all__ = ["StoreSettings", "Stores", "normalise_namespace"]
+__all__ = ["StoreSettings", "Stores"]
 
 _KEPT = 256
 """Opened stores that a resolver remembers. They are light, and opened again when forgotten."""

@@ -37,7 +37,7 @@ from lakeops.ops.refs.dump import DumpFile, Manifest
 from lakeops.ops.repository import exists
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.open import Stores, normalise_namespace, parse_location
+from lakeops.store.open import Stores, parse_location
 from lakeops.store.reader import read_text
 
 ORIGIN = "the dump"
@@ -67,7 +67,7 @@ def restore(
 ) -> RestoreResult:
     """Make a repository of the dump in a storage namespace: see ``Lake.restore_repository``."""
     check_repository(name)
-    namespace = normalise_namespace(storage_namespace)
+    namespace = parse_location(storage_namespace).url
     if exists(catalog, name):
         raise AlreadyExists(f"repository {name!r} exists in this catalog already; nothing was restored")
     check_apart(catalog, stores, namespace)
