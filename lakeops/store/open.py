@@ -107,11 +107,6 @@ def real_place(url: str) -> str:
     return os.path.realpath(_directory(url, rest, allow_root=True))
 
 
-def is_bucket(url: str) -> bool:
-    """Whether a URL leads into a bucket, of whatever kind."""
-    return url.partition("://")[0] in BUCKETS and "://" in url
-
-
 def lies_in(place: str, other: str) -> bool:
     """Whether a real place is another one, or lies in it."""
     return place == other or place.startswith(other.rstrip("/") + "/")
@@ -120,8 +115,8 @@ def lies_in(place: str, other: str) -> bool:
 def above(url: str) -> list[str]:
     """The URLs of everything that a location really lies in, the nearest first: no bucket is left out."""
     real = real_place(url)
-    if is_bucket(real):
-        scheme, _, rest = real.partition("://")
+    scheme, _, rest = real.partition("://")
+    if scheme in BUCKETS:
         bucket, _, path = rest.partition("/")
         parts = path.split("/") if path else []
         return [f"{scheme}://{'/'.join([bucket, *parts[:count]])}" for count in range(len(parts) - 1, -1, -1)]
