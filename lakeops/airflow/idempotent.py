@@ -441,6 +441,6 @@ def create_repository(lake: Lake, name: str, storage_namespace: str | None, defa
 
 
 def _place(lake: Lake, name: str, storage_namespace: str | None) -> str:
-    from lakeops.store.open import normalise_namespace
+    from lakeops.store.open import parse_location
 
-    return normalise_namespace(storage_namespace or lake.settings.default_namespace(name))
+    return parse_location(storage_namespace or lake.settings.default_namespace(name)).url

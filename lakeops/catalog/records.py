@@ -21,6 +21,7 @@ from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, STAGED, VERDICT
 from lakeops.model.errors import Corrupted, InvalidInput
 from lakeops.model.protection import Hook, Verdict
 from lakeops.model.records import Along, Commit, Entry, RepositoryRecord, Split, maker
+from lakeops.model.sanitising import one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,9 +65,8 @@ def decoding(table: Table, *key: str | int) -> Callable[[Callable[[Any], R]], Ca
 
 def undecodable(table: Table, which: str, error: Exception) -> Corrupted:
     """The error for a row that makes no record."""
-    reason = " ".join(str(error).split()) or type(error).__name__
     return Corrupted(
-        f"the catalog's row {which!r} of table {table.name} cannot be decoded: {reason}; "
+        f"the catalog's row {which!r} of table {table.name} cannot be decoded: {one_line(error)}; "
         "run `lakeops fsck`, and restore the catalog from its backup"
     )
 

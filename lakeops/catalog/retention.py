@@ -362,7 +362,11 @@ def _old_commits(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: i
     columns = ("id", "parents", "generation", "expired", "expired_by", "creation_date")
     query = select(*(COMMIT.c[one] for one in columns)).where(here, later)
     rows = conn.execute(query.order_by(COMMIT.c.generation, COMMIT.c.id).limit(limit)).all()
-    known = _existing_commits(conn, repository.id, {parent for row in rows for parent in row.parents} - plan.gone)
+    query = select(COMMIT.c.id, COMMIT.c.expired, COMMIT.c.first_parent).where(here)
+    wanted = guards.chunks({parent for row in rows for parent in row.parents} - plan.gone)
+    found = (row for some in wanted for row in conn.execute(query.where(COMMIT.c.id.in_(some))))
+    # The parents that exist. True for an expired initial commit, which is never removed.
+    known = {row.id: row.expired and row.first_parent is None for row in found}
     gone: set[str] = set()
     top = 0
     for row in rows:
@@ -376,13 +380,6 @@ def _old_commits(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: i
     old = any(row.creation_date < plan.before for row in rows)
     after = (rows[-1].generation, rows[-1].id) if old and len(rows) == limit else None
     return _Page(sorted(gone), after, top)
-
-
-def _existing_commits(conn: Connection, repository_id: str, ids: set[str]) -> dict[str, bool]:
-    """The commits that exist. The value is True for an expired initial commit, which is never removed."""
-    query = select(COMMIT.c.id, COMMIT.c.expired, COMMIT.c.first_parent).filter_by(repository_id=repository_id)
-    rows = (row for some in guards.chunks(ids) for row in conn.execute(query.where(COMMIT.c.id.in_(some))))
-    return {row.id: row.expired and row.first_parent is None for row in rows}
 
 
 def _old_moves(conn: Connection, repository: AnyRow, plan: PrunePlan, limit: int) -> _Page:

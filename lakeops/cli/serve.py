@@ -54,10 +54,11 @@ def gateway(
     With --write clients also stage objects on branches. Without gateway_access_key and gateway_secret_key in the
     settings it serves this machine alone, and clients cannot write.
     """
-    from lakeops.gateway.app import keys_of, listening, server_of
+    from lakeops.gateway.app import Gateway, keys_of, listening
+    from lakeops.serving import server_of
 
     keys = keys_of(session.lake.settings)
-    server = server_of(session.lake, keys, write=write)
+    server = server_of(Gateway(session.lake, keys, write=write))
     with listening(host, port, keys=keys) as opened:
         address, bound = opened.getsockname()[:2]
         url = f"http://[{address}]:{bound}" if ":" in address else f"http://{address}:{bound}"

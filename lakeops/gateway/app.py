@@ -30,16 +30,16 @@ from lakeops.model.records import Credentials
 from lakeops.model.sanitising import masked, safe
 
 try:
-    import uvicorn
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
+
+    from lakeops.serving import server_of
 except ImportError:
     raise LakeopsError(
         'the gateway needs starlette and uvicorn; install lakeops with its extra "gateway"', kind="unsupported"
     ) from None
 
-from lakeops import serving as limited
 from lakeops.gateway.answers import OWNER_ELEMENT, Refused, document, elements, error_document, nest, refusal, timestamp
 from lakeops.gateway.chunks import Chunks, chunks_of
 from lakeops.gateway.headers import BUCKET, check_headers, subresource
@@ -299,11 +299,6 @@ def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[soc
         yield opened
 
 
-def server_of(lake: Lake, keys: Credentials | None, *, write: bool = False) -> uvicorn.Server:
-    """A server of a gateway that is ready to run. Raises ``InvalidInput`` (``invalid_settings``) as ``Gateway``."""
-    return limited.server_of(Gateway(lake, keys, write=write))
-
-
 @contextmanager
 def serving(lake: Lake, *, write: bool = False) -> Iterator[dict[str, str]]:
     """Let programs of this machine read refs as ``s3://REPO/REF/PATH`` while the block runs; with ``write`` write, too.
@@ -354,7 +349,7 @@ def _serve_parent() -> None:
     with os.fdopen(told, "rb") as parent:
         settings, clock, person, keys, write = pickle.load(parent)  # noqa: S301 - the parent wrote it
         with Lake.open(settings=settings, clock=clock, must_exist=True, person=person) as lake:
-            server = server_of(lake, keys, write=write)
+            server = server_of(Gateway(lake, keys, write=write))
             with listening("127.0.0.1", 0, keys=keys) as opened:
                 thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, name="lakeops-gateway")
                 thread.start()

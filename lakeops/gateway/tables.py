@@ -29,7 +29,7 @@ from lakeops.gateway.signature import check_host
 from lakeops.iceberg.tables import RefTables, TableCommit
 from lakeops.model import errors
 from lakeops.model.names import LakeUri
-from lakeops.model.sanitising import excerpt, masked, safe
+from lakeops.model.sanitising import excerpt, masked, one_line, safe
 from lakeops.ops.iceberg.metadata import LoadedTable
 
 if TYPE_CHECKING:
@@ -423,7 +423,7 @@ def _refusal(error: Exception, asked: str) -> Response:
     error = errors.out_of_resources(error) or error
     for kind, status, name in _KINDS:
         if isinstance(error, kind):
-            return _error(status, name, masked(" ".join(str(error).split())))
+            return _error(status, name, masked(one_line(error)))
     if isinstance(error, ValueError):
         return _error(400, "BadRequestException", masked(f"the request cannot be read: {error}"))
     log.error("%s: %s", asked, masked(str(error)))

@@ -22,7 +22,7 @@ from pyiceberg.table.update import update_table_metadata
 from lakeops.model.errors import FileMissing, InvalidInput, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.names import as_folder
 from lakeops.model.records import Entry
-from lakeops.model.sanitising import excerpt, safe
+from lakeops.model.sanitising import excerpt, one_line, safe
 from lakeops.ops.iceberg.files import MOST_METADATA, TableFileIO
 from lakeops.ops.iceberg.metadata import (
     GC_ENABLED,
@@ -30,7 +30,6 @@ from lakeops.ops.iceberg.metadata import (
     LoadedTable,
     check_metadata,
     file_after,
-    one_line,
     parsed,
     supported_version,
     table_change,
@@ -325,7 +324,7 @@ class RefTables:
         try:
             self._branch().update_tables(place, changes)
         except FileNotFoundError as error:
-            raise InvalidInput(f"a file of the table is not there: {one_line(error)}") from error
+            raise InvalidInput(f"a file of the table is not there: {one_line(error, 300)}") from error
 
     def _next(self, commit: TableCommit, base: LoadedTable | None) -> tuple[LoadedTable, TableChange | None]:
         before = None if base is None else base.metadata
@@ -351,7 +350,7 @@ class RefTables:
                 metadata_location=None if base is None else base.location,
             )
         except (ValueError, KeyError) as error:
-            raise InvalidInput(f"table {_shown(commit.identifier)} cannot be updated: {one_line(error)}") from None
+            raise InvalidInput(f"table {_shown(commit.identifier)} cannot be updated: {one_line(error, 300)}") from None
         if base is not None and after == base.metadata:
             return base, None
         if base is None:

@@ -243,10 +243,13 @@ def live(refs: Lineage, rules: Rules | None, now: int) -> dict[str, RetentionRea
     if rules is None:
         kept = dict.fromkeys(commits, RetentionReason.NO_RULES) | _pointed_to(refs)
     else:
+        # Merge bases of any two branches that are there or can be brought back.
+        back = {commit_id for commit_id in refs.deleted if now - refs.left.get(commit_id, 0) < rules.undo_days * DAY}
+        bases = shared(refs.commits, back.union(refs.branches.values()))
         # The last one to name a commit is the reason that is given.
         kept = {
             **_within_undo(refs, rules, now),
-            **_bases(refs, rules, now),
+            **dict.fromkeys(bases, RetentionReason.BASE),
             **_within_window(refs, rules, now),
             **_pointed_to(refs),
         }
@@ -281,12 +284,6 @@ def _within_undo(refs: Lineage, rules: Rules, now: int) -> dict[str, RetentionRe
         for commit_id, at in refs.left.items()
         if now - at < max(undo, lag)
     }
-
-
-def _bases(refs: Lineage, rules: Rules, now: int) -> dict[str, RetentionReason]:
-    """Merge bases of any two branches that are there or can be brought back."""
-    back = {commit_id for commit_id in refs.deleted if now - refs.left.get(commit_id, 0) < rules.undo_days * DAY}
-    return dict.fromkeys(shared(refs.commits, back.union(refs.branches.values())), RetentionReason.BASE)
 
 
 def _within_window(refs: Lineage, rules: Rules, now: int) -> dict[str, RetentionReason]:

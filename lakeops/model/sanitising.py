@@ -48,6 +48,11 @@ def _masked_port(part: str) -> str:
     return f"{name}:***" if colon and port.strip("]") and not port.isdigit() and "[" not in part else part
 
 
+def one_line(error: Exception, most: int | None = None) -> str:
+    """The beginning of an error's message, in one line. The name of its type where it has no message."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:most]
+
+
 def excerpt(text: object) -> str:
     """The text in quotes on one line: unprintable characters escaped, only the beginning of a long one."""
     if not isinstance(text, str):

@@ -20,7 +20,7 @@ from lakeops.ops.owner import first_owner, release
 from lakeops.ranges.metarange import EMPTY_METARANGE_ID
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.open import Stores, normalise_namespace
+from lakeops.store.open import Stores, parse_location
 
 
 def create_repository(
@@ -42,7 +42,7 @@ def create_repository(
     check_repository(name)
     check_branch(default_branch)
     pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
-    namespace = normalise_namespace(storage_namespace)
+    namespace = parse_location(storage_namespace).url
     if exists(catalog, name):
         raise AlreadyExists(f"repository {name!r} exists")
     check_apart(catalog, stores, namespace)

@@ -15,7 +15,7 @@ from lakeops.model.arrow import METADATA_TYPE, STAGED_SCHEMA, in_one, scalar
 from lakeops.model.errors import BranchMoved, InvalidInput, InvalidPath
 from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
-from lakeops.model.sanitising import excerpt
+from lakeops.model.sanitising import excerpt, one_line
 from lakeops.ops.context import Context, begin_staging, check_name, when_moved
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.overlap import check_not_managed
@@ -206,7 +206,7 @@ def normalised(ctx: Context, table: pa.Table) -> pa.Table:
     try:
         staged.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise InvalidInput(f"the table is damaged: {' '.join(str(error).split())}") from None
+        raise InvalidInput(f"the table is damaged: {one_line(error)}") from None
     place = staged.schema.get_field_index("physical_address")
     keys = relative(ctx.repository.storage_namespace, address)
     staged = staged.set_column(place, STAGED_SCHEMA.field(place), keys)

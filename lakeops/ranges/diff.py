@@ -156,6 +156,12 @@ class DiffBatch:
         """The number of paths that differ."""
         return len(self.removed) + len(self.added) + len(self.pairs[0])
 
+    @property
+    def rows(self) -> tuple[pa.Table, pa.Table]:
+        """The rows that ``left`` and ``right`` have at the paths that differ, in no order."""
+        left, right = np.concatenate([self.removed, self.pairs[0]]), np.concatenate([self.added, self.pairs[1]])
+        return self.left.table.take(from_numpy(left)), self.right.table.take(from_numpy(right))
+
 
 def diff_batches(
     reader: RangeReader,
@@ -239,7 +245,6 @@ def _joined(some: list[DiffBatch]) -> DiffBatch:
 
 
 CHANGE_TYPES = (ChangeType.ADDED, ChangeType.REMOVED, ChangeType.CHANGED)
-ROW_TYPE = pa.struct([field.with_nullable(True) for field in RANGE_SCHEMA])
 DIFF_SCHEMA = pa.schema(
     [
         pa.field("type", pa.dictionary(pa.int8(), pa.string()), nullable=False),
@@ -249,20 +254,11 @@ DIFF_SCHEMA = pa.schema(
 )
 """One differing path a row. ``size_bytes`` is the new object's, or the removed one's."""
 
-ROWS_SCHEMA = DIFF_SCHEMA.append(pa.field("left", ROW_TYPE)).append(pa.field("right", ROW_TYPE))
-"""``DIFF_SCHEMA`` with the rows of both sides: null where a side does not have the path."""
 
-
-def diff(
-    reader: RangeReader, left: Metarange, right: Metarange, *, rows: bool = False, prefix: str = ""
-) -> Iterator[pa.Table]:
-    """The changes under ``prefix`` from ``left`` to ``right``, in path order: tables of ``DIFF_SCHEMA``, none empty.
-
-    With ``rows`` they have each side's whole row as well (``ROWS_SCHEMA``).
-    """
-    columns = RANGE_SCHEMA.names if rows else SKETCH_COLUMNS
-    for batch in diff_batches(reader, left, right, columns=(columns, columns), prefix=prefix):
-        yield diff_table(batch, rows=rows)
+def diff(reader: RangeReader, left: Metarange, right: Metarange, *, prefix: str = "") -> Iterator[pa.Table]:
+    """The changes under ``prefix`` from ``left`` to ``right``, in path order: tables of ``DIFF_SCHEMA``, none empty."""
+    for batch in diff_batches(reader, left, right, prefix=prefix):
+        yield diff_table(batch)
 
 
 def changes(table: pa.Table) -> list[Change]:
@@ -331,28 +327,15 @@ def whole_ranges(
     return found, (rest[0], rest[1])
 
 
-def diff_table(batch: DiffBatch, *, rows: bool = False) -> pa.Table:
-    """A batch as a table of a diff, in path order: ``DIFF_SCHEMA``, or with ``rows`` ``ROWS_SCHEMA``."""
+def diff_table(batch: DiffBatch) -> pa.Table:
+    """A batch as a table of a diff (``DIFF_SCHEMA``), in path order."""
     sizes = [len(batch.added), len(batch.removed), len(batch.pairs[0])]
     parts = ((batch.right, batch.added), (batch.left, batch.removed), (batch.right, batch.pairs[1]))
     sketch = pa.concat_tables([side.table.select(SKETCH_COLUMNS).take(from_numpy(chosen)) for side, chosen in parts])
     names = array([str(kind) for kind in CHANGE_TYPES], pa.string())
     kinds = pa.DictionaryArray.from_arrays(from_numpy(np.repeat(np.arange(3, dtype=np.int8), sizes)), names)
-    columns = [kinds, sketch.column("path"), sketch.column("size_bytes")]
-    if rows:
-        left = np.concatenate([np.full(sizes[0], -1), batch.removed, batch.pairs[0]])
-        right = np.concatenate([batch.added, np.full(sizes[1], -1), batch.pairs[1]])
-        columns += [_struct(batch.left.table, left), _struct(batch.right.table, right)]
-    table = pa.table(columns, schema=ROWS_SCHEMA if rows else DIFF_SCHEMA)
+    table = pa.table([kinds, sketch.column("path"), sketch.column("size_bytes")], schema=DIFF_SCHEMA)
     return table.take(pc.sort_indices(table.column("path")))
-
-
-def _struct(table: pa.Table, rows: Positions) -> pa.Array:
-    """Rows by number as one column; -1 gives null."""
-    nullable = pa.schema([field.with_nullable(True) for field in table.schema])
-    taken = pa.table(table.columns, schema=nullable).take(from_numpy(rows, rows < 0))
-    arrays = list(map(in_one, taken.columns))
-    return pa.StructArray.from_arrays(arrays, fields=list(ROW_TYPE), mask=from_numpy(rows < 0))
 
 
 _AT_ONCE = 50_000

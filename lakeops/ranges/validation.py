@@ -25,7 +25,7 @@ from lakeops.model.arrow import RANGE_SCHEMA, first_true, from_numpy, in_one, no
 from lakeops.model.errors import Corrupted, FileMissing, InvalidInput, LakeopsError
 from lakeops.model.names import MAX_PATH_BYTES, check_path
 from lakeops.model.records import Split
-from lakeops.model.sanitising import excerpt
+from lakeops.model.sanitising import excerpt, one_line
 from lakeops.ranges.chunker import cut_ends, path_hashes
 from lakeops.ranges.diff import diff_batches
 from lakeops.ranges.digest import entry_digests
@@ -240,10 +240,10 @@ def verify(task: VerifyTask, store: ObjectStore, *, keep: Callable[[pa.Array], R
         except FileMissing:
             done.append(VerifiedRange((Flaw("range_missing", "the file is not there"),)))
         except Corrupted as error:
-            why = f"the file is not what was written: {_line(error)}"
+            why = f"the file is not what was written: {one_line(error)}"
             done.append(VerifiedRange((Flaw("range_damaged", why),)))
         except LakeopsError as error:
-            done.append(VerifiedRange((Flaw("range_unreadable", f"the file cannot be read: {_line(error)}"),)))
+            done.append(VerifiedRange((Flaw("range_unreadable", f"the file cannot be read: {one_line(error)}"),)))
         else:
             keys = relative(store.url, table["physical_address"])
             sound = proper(keys)
@@ -301,7 +301,7 @@ def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Fl
     try:
         sides = delta.rows
     except Corrupted as error:
-        return Flaw("changes_mismatch", _line(error))
+        return Flaw("changes_mismatch", one_line(error))
     done = [0, 0]
     plain = [side.with_delta(None) for side in (since, metarange)]
     for batch in diff_batches(reader, *plain, columns=(RANGE_SCHEMA.names, RANGE_SCHEMA.names)):
@@ -354,7 +354,7 @@ def _digests(table: pa.Table) -> Iterator[Flaw]:
     try:
         differ = pc.not_equal(entry_digests(table), in_one(table["digest"]))
     except InvalidInput as error:
-        yield Flaw("entry_invalid", _line(error))
+        yield Flaw("entry_invalid", one_line(error))
         return
     if (at := first_true(differ)) is not None:
         count = int(pc.sum(differ).as_py())
@@ -364,7 +364,3 @@ def _digests(table: pa.Table) -> Iterator[Flaw]:
 
 def _and_more(count: int) -> str:
     return f", and {count - 1:,} more rows" if count > 1 else ""
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

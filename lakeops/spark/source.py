@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound, StoreError, Transient
 from lakeops.model.names import LakeUri, split_connection
-from lakeops.model.sanitising import excerpt
+from lakeops.model.sanitising import excerpt, one_line
 from lakeops.spark.tables import MOST_DIGITS, File, Files, files, is_true
 from lakeops.store import foreign, recorded
 
@@ -448,7 +448,7 @@ def _arrow(schema: StructType) -> pa.Schema:
     try:
         return to_arrow_schema(schema, timezone="UTC")
     except PySparkException as error:
-        raise _refused(f"the format lakeops lacks a type: {' '.join(str(error).split()):.200}") from None
+        raise _refused(f"the format lakeops lacks a type: {one_line(error, 200)}") from None
 
 
 def _columns(parquet: pq.ParquetFile, path: str) -> dict[str, Any]:

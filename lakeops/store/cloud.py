@@ -65,9 +65,6 @@ if TYPE_CHECKING:
 else:
     obstore = LateModule("obstore")
 
-EXTRAS = {"az": "azure", "gs": "gcs"}
-"""The extra that each scheme needs."""
-
 _LONGEST_REQUEST = timedelta(minutes=10)
 """For one request with its contents, which are a part of ``StoreSettings.part_bytes`` at most."""
 
@@ -86,13 +83,8 @@ def client(scheme: str, bucket: str, settings: StoreSettings) -> Client:
 
 
 def _connect(scheme: str, bucket: str, settings: StoreSettings) -> Client:
-    extra = EXTRAS[scheme]
-    try:
-        from obstore.store import AzureStore, GCSStore
-    except ImportError:
-        raise LakeopsError(
-            f'{scheme}:// needs obstore; install lakeops with its extra "{extra}"', kind="unsupported"
-        ) from None
+    from obstore.store import AzureStore, GCSStore
+
     options: dict[str, Any] = {
         "client_options": {
             "allow_http": True,  # the endpoint says which; without one it is https

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError
-from lakeops.model.sanitising import excerpt
+from lakeops.model.sanitising import excerpt, one_line
 from lakeops.store.reader import ObjectReader
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def _decoding(path: str, size: int) -> Iterator[None]:
     except (OSError, ValueError, pa.ArrowException) as error:
         if isinstance(error, LakeopsError):
             raise
-        reason = " ".join(str(error).split())
-        raise Corrupted(f"{excerpt(path)} cannot be read as Parquet: {reason:.300}") from None
+        raise Corrupted(f"{excerpt(path)} cannot be read as Parquet: {one_line(error, 300)}") from None
 
 
 def open_parquet(opened: IO[bytes], path: str, size: int) -> pq.ParquetFile:

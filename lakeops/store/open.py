@@ -42,7 +42,7 @@ class Location:
 
     @property
     def url(self) -> str:
-        """The location's one spelling, without a trailing slash."""
+        """The URL as it is kept: absolute, one spelling, no trailing slash."""
         if self.scheme == "file":
             return "file://" + quote_path(self.path)
         root = f"{self.scheme}://{self.bucket}"
@@ -69,11 +69,6 @@ def parse_location(url: str) -> Location:
     except UnicodeError:
         raise _refusal(url, "holds a lone surrogate, which is no text") from None
     return Location(scheme, bucket, path)
-
-
-def normalise_namespace(url: str) -> str:
-    """The URL as it is kept: absolute, one spelling, no trailing slash. Raises ``InvalidInput``."""
-    return parse_location(url).url
 
 
 def split_address(address: str) -> tuple[Location, str]:
@@ -112,11 +107,6 @@ def real_place(url: str) -> str:
     return os.path.realpath(_directory(url, rest, allow_root=True))
 
 
-def is_bucket(url: str) -> bool:
-    """Whether a URL leads into a bucket, of whatever kind."""
-    return url.partition("://")[0] in BUCKETS and "://" in url
-
-
 def lies_in(place: str, other: str) -> bool:
     """Whether a real place is another one, or lies in it."""
     return place == other or place.startswith(other.rstrip("/") + "/")
@@ -125,8 +115,8 @@ def lies_in(place: str, other: str) -> bool:
 def above(url: str) -> list[str]:
     """The URLs of everything that a location really lies in, the nearest first: no bucket is left out."""
     real = real_place(url)
-    if is_bucket(real):
-        scheme, _, rest = real.partition("://")
+    scheme, _, rest = real.partition("://")
+    if scheme in BUCKETS:
         bucket, _, path = rest.partition("/")
         parts = path.split("/") if path else []
         return [f"{scheme}://{'/'.join([bucket, *parts[:count]])}" for count in range(len(parts) - 1, -1, -1)]
@@ -290,7 +280,7 @@ class AddressPolicy:
         return None
 
 
-__all__ = ["StoreSettings", "Stores", "normalise_namespace"]
+__all__ = ["StoreSettings", "Stores"]
 
 _KEPT = 256
 """Opened stores that a resolver remembers. They are light, and opened again when forgotten."""

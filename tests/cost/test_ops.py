@@ -385,9 +385,11 @@ def test_a_merge_reads_seven_files_of_each_table_and_one_diff(
             for number in range(tables):
                 catalog(ref).load_table(f"web.t{number}").append(rows)
             repo.branch(ref).commit("Append")
-        read, diffs, files = TableFiles.read, rebasing.diff, list[str]()
+        read, diffs, files = TableFiles.read, rebasing.diff_batches, list[str]()
         found = []
         monkeypatch.setattr(TableFiles, "read", lambda self, url, most: (files.append(url), read(self, url, most))[1])
-        monkeypatch.setattr(rebasing, "diff", lambda *args, **more: (found.append(more), diffs(*args, **more))[1])
+        monkeypatch.setattr(
+            rebasing, "diff_batches", lambda *args, **more: (found.append(more), diffs(*args, **more))[1]
+        )
         repo.preview_merge("dev", "main", tables="rebase")
         assert (len(files), len(found)) == (7 * tables, 1)

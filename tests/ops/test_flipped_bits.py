@@ -16,9 +16,10 @@ from support.served import KEYS, s3_client
 
 from lakeops import Lake, Repository, Settings
 from lakeops.fs import LakeopsFileSystem
-from lakeops.gateway.app import listening, server_of
+from lakeops.gateway.app import Gateway, listening
 from lakeops.model.errors import Corrupted
 from lakeops.ops.fsck.findings import Severity
+from lakeops.serving import server_of
 from lakeops.store.s3.client import client
 
 SMALL = b"id,name\n" + b"1,Ada Lovelace\n" * 6 + b"2,Grace Hop\n"
@@ -122,7 +123,7 @@ def in_pieces(file):
 
 def through_gateway(scene, path):
     """A GET of the gateway. An answer that is cut short is no answer."""
-    server = server_of(scene.lake, KEYS)
+    server = server_of(Gateway(scene.lake, KEYS))
     with listening("127.0.0.1", 0, keys=KEYS) as opened:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
         thread.start()

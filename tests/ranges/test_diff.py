@@ -20,6 +20,7 @@ from support.rows import (
     summed,
 )
 
+from lakeops.model.arrow import RANGE_SCHEMA
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Change, Split, Summary
 from lakeops.ranges.build import build
@@ -27,9 +28,9 @@ from lakeops.ranges.diff import (
     DIFF_SCHEMA,
     MOST_TOGETHER,
     NEEDED_SCHEMA,
-    ROWS_SCHEMA,
     changes,
     diff,
+    diff_batches,
     needed,
     staged_changes,
     summary,
@@ -80,12 +81,15 @@ def with_edits(repository, edits):
 @THOROUGH
 def test_whole_rows_of_both_sides(fresh_store, left, right):
     store = fresh_store()
-    tables = list(diff(RangeReader(store), built(store, left), built(store, right), rows=True))
-    assert all(table.schema.equals(ROWS_SCHEMA) for table in tables)
-    for row in (row for table in tables for row in table.to_pylist()):
-        for side, repository in ((row["left"], left), (row["right"], right)):
-            assert (side and (side["checksum"], side["mtime"])) == repository.get(row["path"])
-            assert side is None or (side["path"] == row["path"] and len(side["digest"]) == 16)
+    columns = RANGE_SCHEMA.names, RANGE_SCHEMA.names
+    batches = list(diff_batches(RangeReader(store), built(store, left), built(store, right), columns=columns))
+    for side, repository in enumerate((left, right)):
+        rows = [row for batch in batches for row in batch.rows[side].to_pylist()]
+        found = {row["path"]: (row["checksum"], row["mtime"]) for row in rows}
+        differ = {change.path for change in expected(left, right)}
+        assert found == {path: value for path, value in repository.items() if path in differ}
+        assert len(rows) == len(found)
+        assert all(len(row["digest"]) == 16 for row in rows)
 
 
 def test_the_columns_of_a_diff(store, reader):

@@ -12,7 +12,7 @@ from support.errors import raising
 from lakeops.model.clock import Ids
 from lakeops.store import layout
 from lakeops.store.local import LocalStore
-from lakeops.store.open import AddressPolicy, Stores, StoreSettings, normalise_namespace
+from lakeops.store.open import AddressPolicy, Stores, StoreSettings, parse_location
 from lakeops.store.s3 import S3Store
 from lakeops.testing import Faults, FaultyStore
 
@@ -62,14 +62,14 @@ BAD = [
 
 @pytest.mark.parametrize(("url", "expected"), GOOD)
 def test_a_namespace_has_one_spelling(url, expected):
-    assert normalise_namespace(url) == expected
-    assert normalise_namespace(expected) == expected
+    assert parse_location(url).url == expected
+    assert parse_location(expected).url == expected
     assert Stores().at(url).url == expected
 
 
 @pytest.mark.parametrize("url", BAD)
 def test_what_is_no_namespace(url):
-    for use in (normalise_namespace, Stores().at):
+    for use in (parse_location, Stores().at):
         with raising("invalid_uri") as raised:
             use(url)
         message = raised.value.message
@@ -86,7 +86,7 @@ def test_messages_help():
         ("s3://u:secret@b/x", "without user"),
     ):
         with raising("invalid_uri", hint):
-            normalise_namespace(url)
+            parse_location(url)
 
 
 def test_schemes_lead_to_stores(tmp_path):

@@ -15,8 +15,9 @@ from botocore.config import Config
 from botocore.credentials import Credentials as Keys
 
 from lakeops import Lake, Repository, Settings
-from lakeops.gateway.app import listening, server_of
+from lakeops.gateway.app import Gateway, listening
 from lakeops.model.records import Credentials
+from lakeops.serving import server_of
 
 KEYS = Credentials("reader", "a secret of the tests: +/=~")
 
@@ -72,7 +73,7 @@ def lake(tmp_path):
 @contextmanager
 def running(lake: Lake, keys: Credentials | None = KEYS, *, write: bool = False) -> Iterator[str]:
     """A gateway in a thread of this process, which tests can patch; gives its URL."""
-    server = server_of(lake, keys, write=write)
+    server = server_of(Gateway(lake, keys, write=write))
     with listening("127.0.0.1", 0, keys=keys) as opened:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
         thread.start()

@@ -12,7 +12,7 @@ from lakeops.airflow.previews import LISTED, DiffSummary
 from lakeops.airflow.task import LakeopsBranchOperator, LakeopsOperator
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound
 from lakeops.model.names import as_folder, check_path, is_table_file, table_format
-from lakeops.model.sanitising import safe
+from lakeops.model.sanitising import one_line, safe
 
 if TYPE_CHECKING:
     from lakeops.airflow.idempotent import TaskRun
@@ -233,7 +233,7 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
                 rows = connection.execute(statements[0]).fetchmany(11)
                 columns = [column[0] for column in connection.description or ()]
             except duckdb.Error as error:
-                reasons = "; ".join([" ".join(str(error).split()), *unread[:10]])
+                reasons = "; ".join([one_line(error), *unread[:10]])
                 raise LakeopsFailure(f"sql: DuckDB cannot run it: {reasons}") from None
         if rows:
             shown = [", ".join(map("{}={}".format, columns, row)) for row in rows[:10]]

@@ -7,7 +7,6 @@ that needs it is live, by a second look at the catalog. Files that nothing refer
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from itertools import chain, groupby
 import pyarrow as pa
 
 from lakeops.catalog.audit import CatalogSnapshot, RefUpdate, StagedLine
+from lakeops.catalog.records import staged_record
 from lakeops.engine.base import Engine, LocalEngine
 from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath, LakeopsError
 from lakeops.model.formatting import counted
@@ -177,26 +177,17 @@ def _flaw(line: StagedLine) -> str | None:
     """Why a row cannot be committed, in words that follow "the staged row". None when it can."""
     try:
         check_path(line.path)
+        entry = staged_record(line).entry
     except InvalidPath as error:
         return f"has an impossible path: {error.message}"
-    if line.tombstone:
+    except Corrupted as error:
+        return f"cannot be decoded: {error.__context__}"
+    if entry is None:
         return None
-    for name in ("physical_address", "checksum", "content_type"):
-        value = getattr(line, name)
-        if not isinstance(value, str) or (not value and name != "content_type"):
+    for name in ("physical_address", "checksum"):
+        if not getattr(entry, name):
             return f"has no {name}"
-    for name in ("size_bytes", "mtime"):
-        if not isinstance(getattr(line, name), int):
-            return f"has no {name}"
-    if line.size_bytes is not None and line.size_bytes < 0:
-        return "has a negative size"
-    try:
-        metadata = {} if line.metadata is None else json.loads(line.metadata)
-    except (ValueError, TypeError):
-        return "has metadata that cannot be read"
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        return "has metadata that does not map texts to texts"
-    return None
+    return "has a negative size" if entry.size_bytes < 0 else None
 
 
 def check_reflog(records: CatalogSnapshot) -> Iterator[Finding]:

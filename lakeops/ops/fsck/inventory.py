@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import LakeopsError
 from lakeops.model.records import RepositoryRecord
-from lakeops.model.sanitising import excerpt, safe
+from lakeops.model.sanitising import excerpt, one_line, safe
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.findings import Finding, found
 from lakeops.ops.gc.unreferenced import KINDS, FileCount
@@ -65,7 +65,7 @@ def check_claim(store: ObjectStore, repository: RepositoryRecord) -> Iterator[Fi
     try:
         claim = read_claim(store)
     except LakeopsError as error:
-        yield found("claim_mismatch", CLAIM, f"the file cannot be read: {' '.join(str(error).split())}")
+        yield found("claim_mismatch", CLAIM, f"the file cannot be read: {one_line(error)}")
         return
     if claim is None:
         yield found("claim_missing", CLAIM, "the file is not there")
@@ -84,7 +84,7 @@ def check_owner(ctx: Context, *, follows: bool) -> Iterator[Finding]:
     try:
         owner, ours = find_owner(ctx)
     except LakeopsError as error:
-        yield found("owner_missing", key, f"the record cannot be read: {' '.join(error.message.split())}")
+        yield found("owner_missing", key, f"the record cannot be read: {one_line(error)}")
         return
     if owner is None and not follows:
         yield found("owner_missing", key, "no catalog may delete here: the record is not there, or cannot be read")

@@ -32,6 +32,7 @@ from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, Transient
 from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
 from lakeops.ranges.range_file import fetch_range
+from lakeops.ranges.validation import ABSOLUTE
 from lakeops.store import layout
 from lakeops.store.base import Listing, ObjectStore
 from lakeops.store.in_flight import IN_FLIGHT, read_ahead
@@ -569,7 +570,6 @@ def _one_each(tables: Sequence[pa.Table], name: str) -> pa.Table:
     return table.take(from_numpy(np.unique(codes, return_index=True)[1]))
 
 
-_ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
 _DIRECTORY = r"[^/]*$"
 
 
@@ -579,7 +579,7 @@ def managed(namespace: str, addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
     if pc.all(pc.starts_with(addresses, layout.DATA)).as_py():
         return addresses
     addresses = addresses.cast(pa.string())
-    absolute = pc.match_substring_regex(addresses, _ABSOLUTE)
+    absolute = pc.match_substring_regex(addresses, ABSOLUTE)
     far, root = addresses.filter(absolute), namespace + "/"
     inside = pc.starts_with(far, root)
     parts = [addresses.filter(pc.invert(absolute))]

@@ -18,7 +18,7 @@ from pyiceberg.manifest import ManifestEntryStatus, ManifestFile, read_manifest_
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from lakeops.model.errors import InvalidInput
-from lakeops.model.sanitising import excerpt
+from lakeops.model.sanitising import excerpt, one_line
 from lakeops.ops.iceberg.files import MOST_METADATA, TableFileIO
 from lakeops.ops.tables import TableChange
 
@@ -172,9 +172,4 @@ def parsed(text: bytes, path: str) -> TableMetadata:
     try:
         return TableMetadataUtil.parse_raw(text.decode())
     except (ValidationError, ValueError, exceptions.ValidationError) as error:
-        raise InvalidInput(f"{excerpt(path)} is no metadata of an Iceberg table: {one_line(error)}") from None
-
-
-def one_line(error: BaseException) -> str:
-    """The beginning of an error's message, in one line."""
-    return f"{' '.join(str(error).split()):.300}"
+        raise InvalidInput(f"{excerpt(path)} is no metadata of an Iceberg table: {one_line(error, 300)}") from None

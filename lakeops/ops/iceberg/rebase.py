@@ -19,7 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import update_table_metadata
 
-from lakeops.model.arrow import STAGED_SCHEMA
+from lakeops.model.arrow import RANGE_SCHEMA, STAGED_SCHEMA
 from lakeops.model.errors import FileMissing, InvalidInput
 from lakeops.model.records import Entry, Summary
 from lakeops.ops.ancestor import Ancestor
@@ -30,7 +30,7 @@ from lakeops.ops.iceberg.metadata import POINTER, file_after, parsed, supported_
 from lakeops.ops.read import read_entry
 from lakeops.ops.stage import tombstones
 from lakeops.ops.tables import TableChange, TableFiles, rows_of
-from lakeops.ranges.diff import diff
+from lakeops.ranges.diff import diff_batches
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import entries
@@ -43,7 +43,7 @@ _STRUCTURE = (
 """What describes the rows of a table. Only one side may have changed any of it."""
 
 
-_Changed = dict[str, tuple[Entry | None, Entry | None]]
+_Changed = dict[str, list[Entry | None]]
 
 
 class NotRebased(Exception):
@@ -87,14 +87,17 @@ def _changed_below(base: Ancestor, source: Metarange, folders: list[str]) -> dic
     prefix = min(folders, default="")
     while not max(folders, default="").startswith(prefix):
         prefix = prefix[:-1]
-    for batch in diff(base.reader, base.metarange, source, rows=True, prefix=prefix) if folders else ():
-        paths = batch.column("path").to_pylist()
-        above = [found.keys() & {"", *(path[: at + 1] for at, one in enumerate(path) if one == "/")} for path in paths]
-        chosen = batch.filter(pa.array(map(bool, above), pa.bool_()))
-        pairs = zip(*(_rows(chosen.column(name)) for name in ("left", "right")), strict=True)
-        for path, inside, pair in zip(chosen.column("path").to_pylist(), filter(None, above), pairs, strict=True):
-            for folder in inside:
-                found[folder][path] = pair
+    columns = RANGE_SCHEMA.names, RANGE_SCHEMA.names
+    batches = diff_batches(base.reader, base.metarange, source, columns=columns, prefix=prefix) if folders else ()
+    for batch in batches:
+        for side, rows in enumerate(batch.rows):
+            paths = rows.column("path").to_pylist()
+            folders_of = [{"", *(path[: at + 1] for at, one in enumerate(path) if one == "/")} for path in paths]
+            above = [found.keys() & one for one in folders_of]
+            chosen = entries(rows.filter(pa.array(map(bool, above), pa.bool_())))
+            for entry, inside in zip(chosen, filter(None, above), strict=True):
+                for folder in inside:
+                    found[folder].setdefault(entry.path, [None, None])[side] = entry
     return found
 
 
@@ -285,8 +288,3 @@ def _kind(old: Entry | None, new: Entry | None) -> str:
 
 def _same(one: Entry | None, other: Entry | None) -> bool:
     return (one and one.identity) == (other and other.identity)
-
-
-def _rows(column: pa.ChunkedArray) -> list[Entry | None]:
-    found = iter(entries(pa.Table.from_struct_array(column.drop_null())))
-    return [next(found) if there else None for there in column.is_valid().to_pylist()]

@@ -28,7 +28,7 @@ from lakeops.ops.mirror.source import Reach, Source, SourceLake, check_replica, 
 from lakeops.ops.overlap import CLAIM_ID, check_apart
 from lakeops.ops.owner import check_unowned
 from lakeops.ops.repository import exists
-from lakeops.store.open import Stores, normalise_namespace, overlap
+from lakeops.store.open import Stores, overlap, parse_location
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
@@ -50,7 +50,7 @@ def create_mirror(
     ``wanted`` is the mirror without its registration. ``same_store`` says whether equal locations mean the same place
     here and at the source.
     """
-    name, namespace = wanted.repository_id, normalise_namespace(storage_namespace)
+    name, namespace = wanted.repository_id, parse_location(storage_namespace).url
     origin = source.repository
     if exists(catalog, name):
         raise AlreadyExists(f"repository {name!r} exists; a mirror is a repository of its own: choose another name")

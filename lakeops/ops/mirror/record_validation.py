@@ -18,7 +18,7 @@ from lakeops.model.mirrors import RefName
 from lakeops.model.names import broken_rule, check_branch
 from lakeops.model.records import Commit, RepositoryRecord
 from lakeops.model.retention import read_rules
-from lakeops.model.sanitising import excerpt
+from lakeops.model.sanitising import excerpt, one_line
 from lakeops.ops.overlap import CLAIM_ID
 from lakeops.ranges.chunker import check_split
 
@@ -37,7 +37,7 @@ def _refusing(what: str) -> Iterator[None]:
     try:
         yield
     except (InvalidInput, TypeError) as error:
-        raise RecordRefused(f"the source's {what}: {' '.join(str(error).split())}") from None
+        raise RecordRefused(f"the source's {what}: {one_line(error)}") from None
 
 
 def check_repository(repository: RepositoryRecord) -> RepositoryRecord:

@@ -28,7 +28,7 @@ from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NotFoun
 from lakeops.model.mirrors import RefName
 from lakeops.model.names import check_repository, flaw
 from lakeops.model.records import Commit, RefKind, RepositoryRecord, Split
-from lakeops.model.sanitising import excerpt
+from lakeops.model.sanitising import excerpt, one_line
 from lakeops.ops.mirror import record_validation
 from lakeops.ops.overlap import CLAIM_ID, check_apart, claim
 from lakeops.ops.owner import first_owner
@@ -37,7 +37,7 @@ from lakeops.ops.refs.dump import DumpFile, Manifest
 from lakeops.ops.repository import exists
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.open import Stores, normalise_namespace, parse_location
+from lakeops.store.open import Stores, parse_location
 from lakeops.store.reader import read_text
 
 ORIGIN = "the dump"
@@ -67,7 +67,7 @@ def restore(
 ) -> RestoreResult:
     """Make a repository of the dump in a storage namespace: see ``Lake.restore_repository``."""
     check_repository(name)
-    namespace = normalise_namespace(storage_namespace)
+    namespace = parse_location(storage_namespace).url
     if exists(catalog, name):
         raise AlreadyExists(f"repository {name!r} exists in this catalog already; nothing was restored")
     check_apart(catalog, stores, namespace)
@@ -142,7 +142,7 @@ def _read_part(store: ObjectStore, folder: str, part: DumpFile) -> Iterator[byte
                         raise Corrupted(f"{place} holds more than was dumped; nothing was restored")
                     yield line
         except (OSError, EOFError, zlib.error) as error:
-            raise Corrupted(f"{place} cannot be unpacked: {' '.join(str(error).split())}") from None
+            raise Corrupted(f"{place} cannot be unpacked: {one_line(error)}") from None
     if count != part.records:
         raise Corrupted(f"{place} holds {count} records, and {part.records} were dumped; nothing was restored")
 
@@ -260,8 +260,7 @@ def _take(state: _State, line: bytes) -> None:
             case _:
                 state.full[kind].append(values)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidInput) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise RecordRefused(f"a record of {ORIGIN} is refused: {reason:.200}; nothing was restored") from None
+        raise RecordRefused(f"a record of {ORIGIN} is refused: {one_line(error, 200)}; nothing was restored") from None
 
 
 def _check_ref(kind: str, name: str, at: str) -> None:
