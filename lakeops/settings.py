@@ -110,35 +110,25 @@ class Settings(BaseModel):
             raise ValueError("give locations such as s3://bucket/prefix or file:///absolute/path")
         return listed
 
-    @field_validator("committer")
-    @classmethod
-    def _kept_in_commits(cls, name: str) -> str:
-        return check_text("committer", name, at_most=MAX_COMMITTER_BYTES)
+    _storable = field_validator("committer")(partial(check_text, "committer", at_most=MAX_COMMITTER_BYTES))
 
     @field_validator("home", "disk_cache", mode="before")
     @classmethod
-    def _named(cls, place: str | Path) -> Path:
-        return given_place(place)
-
-    @field_validator("home", "disk_cache")
-    @classmethod
-    def _expand(cls, folder: Path) -> Path:
-        return folder.expanduser().absolute()
+    def _expand(cls, folder: str | Path) -> Path:
+        return given_place(folder).expanduser().absolute()
 
     @classmethod
     def load(cls, **given: Any) -> Settings:  # noqa: ANN401 - whatever the fields take
         """Settings from ``given`` (None means not given), the environment and files.
 
-        A ``home`` that is given has its own catalog, also where the environment or a file names another database.
-
         Raises ``InvalidInput`` (``invalid_settings``), which names the setting, and never a secret's value.
         """
         try:
-            found = named = {name: value for name, value in given.items() if value is not None}
+            found = {name: value for name, value in given.items() if value is not None}
+            if "home" in found:  # it has its own catalog, whatever the environment and files name
+                found.setdefault("database_url", None)
             for _, values in sources():
                 found = {**values, **found}
-            if "home" in named and "database_url" not in named:
-                found.pop("database_url", None)
             return cls(**found)
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
@@ -300,10 +290,7 @@ def _files() -> Iterator[Path]:
 
 
 def parsed(file: Path) -> dict[str, Any]:
-    """Parse a settings file, or the table of settings in a ``pyproject.toml``.
-
-    The error gives a line and column, and none of the text, which may hold a password.
-    """
+    """Parse a settings file, or a project's table. Errors give a line, and none of the text: it may hold a password."""
     try:
         found: Any = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

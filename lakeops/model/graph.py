@@ -169,7 +169,6 @@ def divergences(get: CommitSource, base: str, heads: Sequence[str], *, most: int
     walk = Walk(lambda commit_id: starts.get(commit_id) or get(commit_id), [(base, 1), *bits.items()])
     seen: Counter[int] = Counter()
     looked = 0
-    # Pruned commits come last: their generation is 0. What lies behind them is unknown.
     while near and walk.generation and len(walk.marks) > walk.waiting[every] and looked < most + len(near):
         commit, side = walk.pop()
         seen[side] += 1

@@ -173,10 +173,7 @@ FAR = 1_000
 
 
 def divergence(ctx: Context, base: str, refs: Sequence[str]) -> list[tuple[int, int] | None]:
-    """How many commits each ref has that ``base`` does not, and how many it lacks of ``base``.
-
-    None where these are very many, or where some of them were pruned.
-    """
+    """How many commits each ref has and ``base`` lacks, and the reverse. None where very many, or where pruned."""
 
     def found() -> list[tuple[int, int] | None]:
         at, *ids = (one if COMMIT_ID.fullmatch(one) else resolve_id(ctx, one) for one in (base, *refs))
@@ -295,10 +292,7 @@ def merge_bases(ctx: Context, left: str, right: str, near: ReadAhead | None = No
 
     bases = ctx.catalog.in_snapshot(found)
     if bases and all(base.is_gone for base in bases):
-        raise CommitExpired(
-            f"the history that commits {left[:16]} and {right[:16]} share was pruned; "
-            "`lakeops diff LEFT RIGHT --two-way` compares their states all the same"
-        )
+        raise CommitExpired(f"what {left[:16]} and {right[:16]} share was pruned; `diff --two-way` compares them")
     return bases
 
 
