@@ -28,7 +28,8 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 
 from lakeops.model.errors import InvalidInput, LakeopsError, NotFound
-from lakeops.model.names import DEFAULT_CONN_ID
+from lakeops.model.ids import MAX_COMMITTER_BYTES, check_text
+from lakeops.model.names import DEFAULT_CONN_ID, given_place
 from lakeops.model.records import Credentials
 from lakeops.model.sanitising import excerpt
 
@@ -109,10 +110,12 @@ class Settings(BaseModel):
             raise ValueError("give locations such as s3://bucket/prefix or file:///absolute/path")
         return listed
 
-    @field_validator("home", "disk_cache")
+    _storable = field_validator("committer")(partial(check_text, "committer", at_most=MAX_COMMITTER_BYTES))
+
+    @field_validator("home", "disk_cache", mode="before")
     @classmethod
-    def _expand(cls, folder: Path) -> Path:
-        return folder.expanduser().absolute()
+    def _expand(cls, folder: str | Path) -> Path:
+        return given_place(folder).expanduser().absolute()
 
     @classmethod
     def load(cls, **given: Any) -> Settings:  # noqa: ANN401 - whatever the fields take
@@ -122,6 +125,8 @@ class Settings(BaseModel):
         """
         try:
             found = {name: value for name, value in given.items() if value is not None}
+            if "home" in found:  # it has its own catalog, whatever the environment and files name
+                found.setdefault("database_url", None)
             for _, values in sources():
                 found = {**values, **found}
             return cls(**found)
@@ -239,10 +244,7 @@ def sources() -> Iterator[tuple[str, dict[str, Any]]]:
     known = {PREFIX + name.upper(): name for name in Settings.model_fields}
     yield ENVIRONMENT, {known[one.upper()]: text for one, text in os.environ.items() if text and one.upper() in known}
     for file in _files():
-        found: Any = parsed(file)
-        for key in TABLE if file.name == PROJECT_FILE else ():
-            found = found.get(key, {})
-        yield str(file), found
+        yield str(file), parsed(file)
 
 
 def strange_variables() -> Iterator[tuple[str, str]]:
@@ -275,8 +277,7 @@ def _files() -> Iterator[Path]:
         # Unlike Path.is_file, this raises nothing for what cannot be a name.
         if not os.path.isfile(file):  # noqa: PTH113
             raise unusable(f"{CONFIG} names {named!r}, and there is no such file")
-        if file.name != PROJECT_FILE or _has_table(file):
-            yield file
+        yield file
         return
     for file in (Path.cwd() / FILE, Path.cwd() / PROJECT_FILE):
         if file.is_file() and (file.name == FILE or _has_table(file)):
@@ -289,22 +290,29 @@ def _files() -> Iterator[Path]:
 
 
 def parsed(file: Path) -> dict[str, Any]:
-    """Parse a settings file. The error gives a line and column, and none of the text, which may hold a password."""
+    """Parse a settings file, or a project's table. Errors give a line, and none of the text: it may hold a password."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        found: Any = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise unusable(f"settings file {str(file)!r} cannot be read: {error.strerror}") from None
     except ValueError as error:
         place = re.search(r"at (line \d+, column \d+|end of document)", str(error))
         raise unusable(f"settings file {str(file)!r} is not TOML{f', {place[0]}' if place else ''}") from None
+    for key in TABLE if file.name == PROJECT_FILE else ():
+        found = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        raise unusable(f"settings file {str(file)!r} has no table [{'.'.join(TABLE)}]")
+    return found
 
 
 def _has_table(file: Path) -> bool:
-    """Whether a ``pyproject.toml`` has settings. One that cannot be read has none."""
+    """Whether a ``pyproject.toml`` has settings. One that is broken has those that its text names."""
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         # Parsing takes milliseconds, and the file of most projects says nothing of lakeops.
         found = tomllib.loads(text) if TABLE[1] in text else {}
+    except tomllib.TOMLDecodeError:
+        return ".".join(TABLE) in text
     except (OSError, ValueError):
         return False
     return isinstance(found.get(TABLE[0]), dict) and TABLE[1] in found[TABLE[0]]

@@ -92,7 +92,7 @@ class LakeopsHook(BaseHook):
 
     def settings(self) -> Settings:
         """The lake's settings: the connection's, then the environment's. Raises ``InvalidInput``."""
-        from lakeops.settings import Settings, catalog_in
+        from lakeops.settings import Settings
 
         connection = self._connection
         if connection is None:
@@ -106,8 +106,6 @@ class LakeopsHook(BaseHook):
             given["s3_region"] = given["s3_region"] or aws.extra_dejson.get("region_name") or None
             credentials = _credentials(aws)
         url = _database_url(connection, extra["database_url"])
-        if connection.host and not url:  # its own catalog, also where the environment names another one
-            url = catalog_in(Path(connection.host).expanduser())
         loaded = Settings.load(home=connection.host or None, database_url=url, **given)
         return _patient(loaded.with_credentials(credentials))
 

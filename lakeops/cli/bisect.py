@@ -156,7 +156,9 @@ def _repository(session: Session, refs: Sequence[LakeUri | str], others: Iterabl
 
 
 def _under_way(session: Session, refs: Sequence[LakeUri | str]) -> Repository:
-    searched = [file.stem for file in (session.lake.settings.home / "bisect").glob("*.json")]
+    from lakeops.ops.bisection import folder_of
+
+    searched = [file.stem for file in folder_of(session.lake.catalog, session.lake.settings.home).glob("*.json")]
     if not searched and not any(isinstance(one, LakeUri) for one in refs):
         raise NotFound("no bisection is under way; begin with lakeops bisect start")
     return _repository(session, refs, searched)

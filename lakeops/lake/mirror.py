@@ -23,7 +23,7 @@ from lakeops.model.mirrors import (
 from lakeops.model.names import check_repository
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
-from lakeops.settings import LakeAddress, Settings, catalog_in, parsed, unusable
+from lakeops.settings import LakeAddress, Settings, parsed, unusable
 
 if TYPE_CHECKING:
     from lakeops.ops.mirror.source import Source
@@ -93,13 +93,13 @@ def reference_to(source: LakeConnection | str, repository: str | None, name: str
         name: the mirror's name.
     """
     if isinstance(source, str):
-        reference = parse_source(source, repository or name)
+        reference = parse_source(source, name if repository is None else repository)
         if repository is not None and reference.repository != repository:
             raise InvalidInput(f"the source is given as {reference.repository!r} and as {repository!r}; name it once")
         return reference
     if not hasattr(source, "settings"):
         raise InvalidInput(f"a mirror's source is a lake or a reference to one, not {excerpt(source)}")
-    settings, repository = source.settings, check_repository(repository or name)
+    settings, repository = source.settings, check_repository(name if repository is None else repository)
     kind, place = SourceKind.HOME, str(settings.home)
     if settings.database_url is not None:
         kind, place = SourceKind.DATABASE, check_no_password(settings.database_url.get_secret_value())
@@ -139,15 +139,13 @@ def _source_settings(reference: SourceReference) -> dict[str, Any]:
         case SourceKind.HOME:
             given: dict[str, Any] = {"home": place}
         case SourceKind.SETTINGS:
-            given = parsed(Path(place))
+            given = {"home": "~/.lakeops", **parsed(Path(place))}
         case SourceKind.DATABASE:
             given = {"database_url": place}
         case SourceKind.ENVIRONMENT:
             if not os.environ.get(place):
                 raise unusable(f"environment variable {place} is not set; set it to the source's database URL")
             given = {"database_url": os.environ[place]}
-    if "database_url" not in given:
-        given["database_url"] = catalog_in(Path(given.get("home", "~/.lakeops")).expanduser().absolute())
     stores = {"s3_endpoint_url": reference.s3_endpoint_url, "s3_region": reference.s3_region}
     return {**given, **{name: value for name, value in stores.items() if value is not None}}
 

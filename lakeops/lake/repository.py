@@ -267,7 +267,8 @@ class Repository:
         ``BRANCH$`` is lakeFS's spelling of a branch with its uncommitted changes, which ``BRANCH`` means here.
         """
         staged = str(expression)[1:].endswith("$")
-        if staged and not any(next(refs(prefix=expression), None) for refs in (self.branches, self.tags)):
+        found = (next(refs(prefix=expression), None) for refs in (self.branches, self.tags) if staged)
+        if staged and not any(one is not None and one.id == expression for one in found):
             expression = expression[:-1]
         return Ref(self._ctx, expression)
 

@@ -67,12 +67,14 @@ class Walk:
     """A walk down from some commits to all that they reach, by generation, the highest first.
 
     Each commit comes once, after all its descendants, with the union of their marks (bits). ``marks`` are the commits
-    that wait, with their marks so far. ``waiting`` counts them by their marks.
+    that wait, with their marks so far. ``waiting`` counts them by their marks. ``pruned`` stand for commits that were
+    reached and are not there any more.
     """
 
     def __init__(self, get: Callable[[str], Commit | Node], marks: Iterable[tuple[str, int]]) -> None:
         self.marks: dict[str, int] = {}
         self.waiting: defaultdict[int, int] = defaultdict(int)
+        self.pruned: list[Any] = []
         self._get = get
         self._queue: list[tuple[int, int, str, Any]] = []
         for commit_id, mark in marks:
@@ -88,6 +90,8 @@ class Walk:
         before = self.marks.get(commit_id)
         if before is None:
             commit = self._get(commit_id)
+            if not commit.generation:
+                self.pruned.append(commit)
             heapq.heappush(self._queue, (-commit.generation, -commit.creation_date, commit.id, commit))
             before = 0
         else:
@@ -121,7 +125,8 @@ def merge_bases(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) 
     """The best common ancestors of two groups of commits, oldest first: by date, generation and id.
 
     As for ``git merge-base --all`` of two commits, or of merges of the commits of each group: a commit is an ancestor
-    of itself, and no other common ancestor descends from one of these. None when they share no history.
+    of itself, and no other common ancestor descends from one of these. None when they share no history. Where pruning
+    took what they share, one of the pruned commits that stand for it is among them.
     """
     walk = Walk(get, [*product(lefts, [_LEFT]), *product(rights, [_RIGHT])])
     waiting, found = walk.waiting, list[Commit]()
@@ -133,7 +138,7 @@ def merge_bases(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) 
             if not (waiting[_BOTH] or (waiting[_LEFT] and waiting[_RIGHT])):
                 break
         walk.pass_on(commit, side)
-    return sorted(found, key=attrgetter("creation_date", "generation", "id"))
+    return sorted(found or walk.pruned, key=attrgetter("creation_date", "generation", "id"))
 
 
 def unshared(get: CommitSource, tip: str, bases: Iterable[str]) -> Iterator[Commit]:
@@ -152,8 +157,8 @@ def unshared(get: CommitSource, tip: str, bases: Iterable[str]) -> Iterator[Comm
 def divergences(get: CommitSource, base: str, heads: Sequence[str], *, most: int) -> list[tuple[int, int] | None]:
     """Count for each head the commits that ``base`` lacks, and those of ``base`` that the head lacks; in one walk.
 
-    None for a head where more than ``most`` commits would have to be looked at. One that is further than that by its
-    generation alone takes no part.
+    None for a head where more than ``most`` commits would have to be looked at, or where one of them was pruned. One
+    that is further than that by its generation alone takes no part.
     """
     starts = {one: get(one) for one in dict.fromkeys((base, *heads))}
     top = starts[base].generation
@@ -164,7 +169,7 @@ def divergences(get: CommitSource, base: str, heads: Sequence[str], *, most: int
     walk = Walk(lambda commit_id: starts.get(commit_id) or get(commit_id), [(base, 1), *bits.items()])
     seen: Counter[int] = Counter()
     looked = 0
-    while near and len(walk.marks) > walk.waiting[every] and looked < most + len(near):
+    while near and walk.generation and len(walk.marks) > walk.waiting[every] and looked < most + len(near):
         commit, side = walk.pop()
         seen[side] += 1
         looked += 1

@@ -55,8 +55,8 @@ _bad_name = partial(InvalidInput, kind="invalid_name")
 
 def given_place(place: str | Path) -> Path:
     """A place on this machine. An empty text would be the working directory. Raises ``InvalidInput``."""
-    if not str(place):
-        raise InvalidInput("an empty text names no file or folder; write . for the working directory")
+    if not str(place) or not isinstance(place, str | Path):
+        raise InvalidInput(f"{excerpt(place)} names no file or folder; write . for the working directory")
     return Path(place)
 
 

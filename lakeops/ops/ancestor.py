@@ -21,7 +21,7 @@ from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.context import Context, history_of, require_live, watched
+from lakeops.ops.context import Context, history_of, watched
 from lakeops.ops.history import NEAR, merge_bases
 from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, bases_matter, merged_base, plan_merge, preview
@@ -135,9 +135,6 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
     bases = merge_bases(ctx, destination.id, source.id, near)
     if not bases:
         raise PreconditionFailed(f"{names[0]!r} and {names[1]!r} share no history", kind="no_merge_base")
-    for base in bases:
-        if base.is_gone:
-            require_live(base)
     return MergeInputs(tuple(bases), source, destination, near)
 
 

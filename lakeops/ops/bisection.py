@@ -1,7 +1,7 @@
 """Searches for the first bad commit: with a function that looks, or by hand over several calls, as ``git bisect`` does.
 
-A search by hand keeps its verdicts in a file below the lake's home, one for each repository, and computes what is left
-anew each time. Neither changes anything in the catalog.
+A search by hand keeps its verdicts in a file below the lake's home, one for each repository of each catalog, and
+computes what is left anew each time. Neither changes anything in the catalog.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
+from lakeops.catalog.open import Catalog
 from lakeops.model import graph
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import Corrupted, InvalidInput, NotFound
@@ -180,8 +182,13 @@ def _searched(ctx: Context, said: Bisection) -> Bisection:
     return replace(said, left=len(search.left), next=require_live(waiting))
 
 
+def folder_of(catalog: Catalog, home: Path) -> Path:
+    """The folder with the searches of a catalog's repositories. Several catalogs may have one home."""
+    return Path(home) / "bisect" / sha256(catalog.database.shown.encode()).hexdigest()[:32]
+
+
 def _file(ctx: Context) -> Path:
-    return Path(ctx.settings.home) / "bisect" / f"{ctx.repository_id}.json"
+    return folder_of(ctx.catalog, ctx.settings.home) / f"{ctx.repository_id}.json"
 
 
 def _kept(ctx: Context, state: Bisection) -> Bisection:

@@ -52,7 +52,8 @@ def copy(
     """
     if if_absent and recursive:
         raise InvalidInput("if_absent is for one object; leave out recursive")
-    return _copy_or_move(ctx, branch, source, destination, ref or branch, recursive=recursive, if_absent=if_absent)
+    ref = branch if ref is None else ref
+    return _copy_or_move(ctx, branch, source, destination, ref, recursive=recursive, if_absent=if_absent)
 
 
 def move(ctx: Context, branch: str, source: str, destination: str, *, recursive: bool = False) -> int:

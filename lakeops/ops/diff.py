@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lakeops.model.arrow import text
 from lakeops.model.errors import CommitExpired
-from lakeops.model.names import check_amount, check_prefix
+from lakeops.model.names import check_amount, check_asked, check_prefix
 from lakeops.model.records import Change, ChangeType, Commit, Counts, Strategy, StrategyName, Summary
 from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
 from lakeops.ops.context import Context, check_name, explain_expired, resolve_both, resolve_commit, watched
@@ -123,12 +123,13 @@ def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = N
     Args:
         partition_by: the name of a ``name=value`` folder level whose changed values are returned.
     """
+    check_amount(limit, "the limit")
     commits = resolve_both(ctx, left, right)
     counts = Counts()
     found: dict[str, set[str]] = {"top": set(), "value": set()}
     patterns = {"top": "^(?P<top>[^/]*/?)"}
     if partition_by is not None:
-        patterns["value"] = f"(?:^|/){re.escape(partition_by)}=(?P<value>[^/]+)/"
+        patterns["value"] = f"(?:^|/){re.escape(check_asked(partition_by, 'a folder level'))}=(?P<value>[^/]+)/"
     with explain_expired(ctx, commits):
         for batch in diff(ctx.reader, *ctx.metaranges(*commits)):
             _add(counts, batch)
@@ -165,12 +166,13 @@ def uncommitted_page(
     Args:
         prefix: only paths that begin with it.
         after: the path that an earlier call gave.
-        amount: how many staged paths are looked at at a time.
+        amount: how many staged paths are looked at at a time, at least one.
     """
     check_prefix(prefix)
+    amount = check_amount(amount, "a page") or 1
     for _ in range(_PAGES):
         head, rows = ctx.catalog.staging.staged_page(
-            ctx.repository_id, check_name(branch), prefix=prefix, after=after, limit=check_amount(amount, "a page")
+            ctx.repository_id, check_name(branch), prefix=prefix, after=after, limit=amount
         )
         found = list(each_change(effective(ctx, head, as_table(rows))))
         if len(rows) < amount:

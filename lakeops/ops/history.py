@@ -25,7 +25,6 @@ from lakeops.ops.context import (
     explain_expired,
     history_of,
     pages,
-    require_live,
     resolve_commit,
     resolve_id,
 )
@@ -174,7 +173,7 @@ FAR = 1_000
 
 
 def divergence(ctx: Context, base: str, refs: Sequence[str]) -> list[tuple[int, int] | None]:
-    """How many commits each ref has that ``base`` does not, and how many it lacks of ``base``. None where very many."""
+    """How many commits each ref has and ``base`` lacks, and the reverse. None where very many, or where pruned."""
 
     def found() -> list[tuple[int, int] | None]:
         at, *ids = (one if COMMIT_ID.fullmatch(one) else resolve_id(ctx, one) for one in (base, *refs))
@@ -271,6 +270,7 @@ def merge_bases(ctx: Context, left: str, right: str, near: ReadAhead | None = No
     """The best common ancestors of two commits, given by their ids, oldest first.
 
     ``near`` is the history that a caller goes on with: it has then what was read here, ``NEAR`` statements at most.
+    Raises ``CommitExpired`` where all that they share was pruned.
     """
     near = near or history_of(ctx, most=NEAR)
 
@@ -284,15 +284,20 @@ def merge_bases(ctx: Context, left: str, right: str, near: ReadAhead | None = No
             if len(_far) >= MOST_FAR:
                 _far.clear()
             best = graph.merge_bases(Shape(ctx, [left, right]), [left], [right])
-            bases = _far[left, right] = {base.id for base in best}
+            bases = {base.id for base in best}
+            if all(base.generation for base in best):  # what was pruned here may be there in another catalog
+                _far[left, right] = bases
         commits = map(history_of(ctx), bases)
         return sorted(commits, key=lambda base: (base.creation_date, base.generation, base.id))
 
-    return ctx.catalog.in_snapshot(found)
+    bases = ctx.catalog.in_snapshot(found)
+    if bases and all(base.is_gone for base in bases):
+        raise CommitExpired(f"what {left[:16]} and {right[:16]} share was pruned; `diff --two-way` compares them")
+    return bases
 
 
 def merge_base(ctx: Context, left: str, right: str) -> Commit:
-    """A best common ancestor of two refs. Raises ``PreconditionFailed`` (``no_merge_base``)."""
+    """A best common ancestor of two refs. Raises ``PreconditionFailed`` (``no_merge_base``), ``CommitExpired``."""
 
     def found() -> list[Commit]:
         one, other = (resolve_commit(ctx, ref, live=False).id for ref in (left, right))
@@ -301,5 +306,4 @@ def merge_base(ctx: Context, left: str, right: str) -> Commit:
     bases = ctx.catalog.in_snapshot(found)
     if not bases:
         raise PreconditionFailed(f"{left!r} and {right!r} share no history", kind="no_merge_base")
-    base = min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))
-    return require_live(base) if base.is_gone else base
+    return min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))

@@ -259,7 +259,7 @@ def list_objects(
 
 
 def entries(ctx: Context, ref: str, prefix: str = "") -> pa.RecordBatchReader:
-    """Entries under a prefix as Arrow (``model.schema.ENTRY_SCHEMA``), by path. They are read while you iterate.
+    """Entries under a prefix as Arrow (``model.arrow.ENTRY_SCHEMA``), by path. They are read while you iterate.
 
     Physical addresses are full URLs.
     """

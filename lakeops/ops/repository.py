@@ -17,6 +17,7 @@ from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import CATALOG, CLAIM_ID, check_apart, claim, claim_text, read_claim
 from lakeops.ops.owner import first_owner, release
+from lakeops.ranges.chunker import check_split
 from lakeops.ranges.metarange import EMPTY_METARANGE_ID
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
@@ -41,6 +42,7 @@ def create_repository(
     """
     check_repository(name)
     check_branch(default_branch)
+    check_split(split)
     pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
     namespace = parse_location(storage_namespace).url
     if exists(catalog, name):

@@ -45,7 +45,7 @@ def register(spark: SparkSession) -> None:
 
     class Registered(LakeopsDataSource):
         # Spark plans in processes with the environment of its JVM, which may be older than this one's.
-        default_home = str(settings.home) if hasattr(spark, "_sc") else None
+        default_home = str(settings.home) if settings.database_url is None and hasattr(spark, "_sc") else None
         default_connection = address.connection
         default_catalog = url_for_message(make_url(settings.catalog_url))
         unusual_settings = ", ".join(f"{one}={value}" for one, value in session.items() if value != USUAL_SETTINGS[one])

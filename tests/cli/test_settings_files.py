@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from support.errors import has_kind
 
+from lakeops import Lake
 from lakeops.model.errors import InvalidInput
-from lakeops.settings import Settings
+from lakeops.settings import LakeAddress, Settings
 
 FOREIGN = 'database_url = "postgresql+psycopg://evil.example/lake"\n'
 
@@ -74,6 +75,54 @@ def test_a_project_without_settings_is_none_of_ours(place: Path) -> None:
     for text in ("[tool.other]\nx = 1\n", "tool = 1\n", "not TOML ="):
         (place / "pyproject.toml").write_text(text)
         assert Settings.load().database_url is None
+
+
+BROKEN = {
+    "[tool.lakeops]\nhome = \n": "is not TOML, at line 2",
+    "[tool.lakeop]\nhome = 'x'\n": "has no table",
+    "[tool]\nlakeops = 1\n": "has no table",
+    "tool = 1\n": "has no table",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_project_that_is_named_has_settings(place: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    file = place / "pyproject.toml"
+    file.write_text(text)
+    if "lakeops" in text:
+        with pytest.raises(InvalidInput, match=BROKEN[text], check=has_kind("invalid_settings")):
+            Settings.load()
+    monkeypatch.setenv("LAKEOPS_CONFIG", str(file))
+    with pytest.raises(InvalidInput, match=BROKEN[text], check=has_kind("invalid_settings")):
+        Settings.load()
+
+
+@pytest.mark.parametrize("where", ["environment", "file"])
+def test_a_home_that_is_given_is_the_lake(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    other = f"sqlite:///{tmp_path}/other.db"
+    if where == "file":
+        (place / "lakeops.toml").write_text(f'database_url = "{other}"\n')
+    else:
+        monkeypatch.setenv("LAKEOPS_DATABASE_URL", other)
+    assert Settings.load().catalog_url == other
+    assert Settings.load(home=tmp_path).catalog_url == f"sqlite:///{tmp_path}/catalog.db"
+    assert Settings.load(home=tmp_path, database_url=other).catalog_url == other
+    with Lake.open(home=tmp_path / "scratch"), LakeAddress(home=str(tmp_path / "scratch")).open(Lake.open) as lake:
+        assert lake.catalog.database.shown.endswith("scratch/catalog.db")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("home", ""), ("home", 5), ("disk_cache", "")),
+        *(("committer", "é" * 2049), ("committer", "a\0b"), ("committer", "\udcff"), ("committer", 5)),
+    ],
+)
+def test_a_setting_that_means_nothing_is_named(place: Path, name: str, value: object) -> None:
+    with pytest.raises(InvalidInput, match=f"setting '{name}'", check=has_kind("invalid_settings")):
+        Settings.load(**{name: value})
 
 
 def test_a_file_that_is_named_is_used_alone(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

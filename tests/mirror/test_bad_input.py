@@ -130,16 +130,20 @@ def test_a_source_that_cannot_be_reached_is_noted_and_the_next_pass_goes_on(pair
 
 def test_a_source_is_found_by_a_settings_file_or_a_variable(pair, tmp_path, monkeypatch):
     made = pair.arrived(a="1")
-    file = tmp_path / "source.toml"
+    file, project = tmp_path / "source.toml", tmp_path / "pyproject.toml"
     file.write_text(f'home = "{tmp_path}/here"\n')
+    project.write_text(f'[tool.lakeops]\nhome = "{tmp_path}/here"\n')
     monkeypatch.setenv("SOURCE_URL", f"sqlite:///{tmp_path}/here/catalog.db")
     monkeypatch.setenv("LAKEOPS_DATABASE_URL", f"sqlite:///{tmp_path}/there/catalog.db")
-    for number, text in enumerate([str(file), "env:SOURCE_URL", f"{tmp_path}/here"]):
+    for number, text in enumerate([str(file), str(project), "env:SOURCE_URL", f"{tmp_path}/here"]):
         mirror = pair.there.create_mirror(f"mirror{number}", source=f"{text}#flights")
         replica = tmp_path / "there" / "storage" / f"mirror{number}"
         replica.parent.mkdir(exist_ok=True, parents=True)
         shutil.copytree(tmp_path / "here" / "storage" / "flights", replica, dirs_exist_ok=True)
         assert pair.there.mirror(mirror.id).sync()["main"].promoted == made.id
+    file.write_text("home = 5\n")
+    with raising("invalid_settings", "cannot be reached: setting 'home'"):
+        pair.there.mirror("mirror0").sync()
     file.write_text('database_url = "postgresql://ada:s3cr3t@\n')
     with raising("invalid_settings", "is not TOML") as caught:
         pair.there.mirror("mirror0").sync()

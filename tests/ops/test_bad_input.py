@@ -82,6 +82,7 @@ BAD_CALLS = [
     (lambda repo: repo.branch("main").put("\ud800", b""), errors.InvalidPath, "character"),
     (lambda repo: repo.branch("main").put("p", b"", metadata={"k": 1}), errors.InvalidInput, "k"),
     (lambda repo: repo.branch("main").put("p", b"", content_type="a\r\nb"), errors.InvalidInput, "content type"),
+    (lambda repo: repo.branch("main").copy("a", "c", ref=""), "invalid_ref", "empty"),
     (lambda repo: repo.branch("main").delete("gone"), errors.ObjectNotFound, "gone"),
     (lambda repo: repo.ref("main").read("gone"), errors.ObjectNotFound, "gone"),
     (lambda repo: repo.branch("main").commit("nothing to do"), errors.NoChanges, "main"),
@@ -114,7 +115,25 @@ def test_bad_calls_change_nothing(shared, call, error, says):
 def test_bad_repository_names(lake, name):
     with raising("invalid_name"):
         lake.create_repository(name)
+    with raising("invalid_name"):
+        lake.create_mirror("flights", source=lake, source_repository=name)
     assert list(lake.repositories()) == []
+
+
+@pytest.mark.parametrize("split", [Split(0, 0, 0), Split(min_entries=20_000), Split(target_entries=0)])
+def test_a_split_that_cuts_no_ranges(lake, split):
+    with raising(errors.InvalidInput, "cannot cut ranges"):
+        lake.create_repository("repo", split=split)
+    assert list(lake.repositories()) == []
+
+
+def test_a_branch_with_its_uncommitted_changes_beside_a_longer_name(seeded):
+    seeded.branch("main").put("staged", b"")
+    seeded.create_branch("main$old")
+    assert seeded.ref("main$").exists("staged")
+    assert not seeded.ref("main$old").exists("staged")
+    seeded.create_tag("main$", "main")
+    assert not seeded.ref("main$").exists("staged")
 
 
 @pytest.mark.parametrize(

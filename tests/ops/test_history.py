@@ -1,6 +1,7 @@
 """Logs, blame and the search for the first bad commit: against walks that compare whole contents."""
 
 import random
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import product
 
@@ -402,6 +403,22 @@ def test_what_cannot_be_told_is_passed_over(repo, line):
     is_good, _ = looking(line, 10, (9, 10, 11))
     with pytest.raises(NotFound, match=line[10].id[:16]):
         repo.bisect(line[0].id, "main", is_good, first_parent=True)
+
+
+def test_each_lake_with_one_home_has_its_own_search(tmp_path):
+    repos = []
+    with ExitStack() as stack:
+        for name in "ab":
+            lake = Lake.open(home=tmp_path, database_url=f"sqlite:///{tmp_path}/{name}.db")
+            repos.append(stack.enter_context(lake).create_repository("flights", f"file://{tmp_path}/{name}"))
+            repos[-1].branch("main").commit(name, allow_empty=True)
+        one, other = repos
+        begun = one.start_bisect("main")
+        with pytest.raises(NotFound, match="no bisection"):
+            other.bisection()
+        other.start_bisect("main~1")
+        other.end_bisect()
+        assert one.bisection() == begun
 
 
 def test_what_a_bisect_refuses(repo, line):

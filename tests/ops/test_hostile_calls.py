@@ -92,6 +92,9 @@ READS: dict[str, tuple[list[Any], Call]] = {
     "list of a commit, delimiter": (TEXT, lambda s, v: list(s.commit.list(delimiter=v))),
     "entries": (TEXT, lambda s, v: s.main.entries(prefix=v).read_all()),
     "entries of a commit": (TEXT, lambda s, v: s.commit.entries(prefix=v).read_all()),
+    "changed partition": (TEXT, lambda s, v: s.repo.changed("main", "dev", partition_by=v)),
+    "changed limit": (AMOUNTS, lambda s, v: s.repo.changed("main", "dev", limit=v)),
+    "uncommitted_page": (AMOUNTS, lambda s, v: s.main.uncommitted_page(amount=v)),
     "uncommitted": (TEXT, lambda s, v: list(s.main.uncommitted(v))),
     "revert_changes": (TEXT, lambda s, v: list(s.dev.revert_changes(v))),
     "gc.report": (TEXT, lambda s, v: s.repo.gc.report(v)),
@@ -277,6 +280,8 @@ def test_amounts(scene):
         for bad in (-1, 2**63, 1.5, "7", True):
             with pytest.raises(InvalidInput):
                 call(bad)
+    scene.dev.put("h", b"1")
+    assert [change.path for change in scene.dev.uncommitted_page(amount=0)[0]] == ["h"]
 
 
 def test_names_that_are_only_unknown_are_not_found(scene):

@@ -135,6 +135,24 @@ def test_merges_and_marks_go_on_over_a_pruned_history(old, lake, clock):
     assert {item.path for item in old.branch("main").list()} == {"a", "b", "c"}
 
 
+def test_a_common_history_that_was_pruned_is_expired_and_not_counted(old, lake, clock):
+    main, side = old.branch("main"), old.create_branch("side", "main~35")
+    side.put("fix", b"1")
+    old.create_tag("v1", side.commit("fix").id)
+    old.delete_branch("side")
+    clock.advance(days=60)
+    lake.catalog.marks.confirm_clock()
+    main.put("new", b"1")
+    main.commit("new")
+    collect(old)
+    assert [len(list(old.log(ref, first_parent=True))) for ref in ("main", "v1")] == [2, 1]
+    for verb in (old.merge_base, old.compare, old.merge, old.preview_merge):
+        with raising("expired", "was pruned"):
+            verb("v1", "main")
+    assert old.divergence("main", ["v1", "main", "main~1"]) == [None, (0, 0), (0, 1)]
+    assert next(old.diff("v1", "main"), None) is not None
+
+
 def test_what_descends_from_a_live_commit_stays(old):
     first = [*old.log("main", first_parent=True)][-3]
     old.create_tag("kept", first.id)

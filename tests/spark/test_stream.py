@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pandas as pd
 import pyarrow as pa
@@ -16,7 +17,7 @@ from support.damage import failing_disk
 
 from lakeops import Branch, Lake, Settings
 from lakeops.model.errors import BranchMoved, CatalogError, FileMissing, LakeopsError, StoreError, StoreUnavailable
-from lakeops.spark import source
+from lakeops.spark import register, source
 from lakeops.spark.source import LakeopsDataSource
 
 TABLE = "lakefs://shop/main/orders/"
@@ -187,3 +188,12 @@ def test_a_stream_goes_on_where_only_names_are_left_that_spark_ignores(main: Bra
     assert given(first, second) == ["orders/a.parquet"]
     main.delete("orders/a.parquet")
     assert given(second, main.commit("emptied").id) == []
+
+
+def test_a_session_of_a_lake_in_a_database_plans_in_that_lake(main, tmp_path, monkeypatch):
+    monkeypatch.setenv("LAKEOPS_DATABASE_URL", f"sqlite:///{tmp_path}/other.db")
+    session = MagicMock()
+    register(session)
+    (registered,) = session.dataSource.register.call_args.args
+    with registered({"ref": TABLE}).lake() as lake:
+        assert lake.catalog.database.shown.endswith("/other.db")

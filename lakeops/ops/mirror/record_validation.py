@@ -22,7 +22,6 @@ from lakeops.model.sanitising import excerpt, one_line
 from lakeops.ops.overlap import CLAIM_ID
 from lakeops.ranges.chunker import check_split
 
-MAX_COMMITTER_BYTES = 4096
 MAX_SEQUENCE = 1 << 53
 _MAX_CLAIM_BYTES = 256
 _MAX_PATTERN_BYTES = 4096
@@ -135,7 +134,7 @@ def _flaw(commit: Commit) -> str | None:
         return "its parents are not commit ids"
     if len(set(commit.parents)) < len(commit.parents) or commit.id in commit.parents:
         return "a parent comes twice, or is the commit itself"
-    ids.check_text("committer", commit.committer, at_most=MAX_COMMITTER_BYTES)
+    ids.check_text("committer", commit.committer, at_most=ids.MAX_COMMITTER_BYTES)
     ids.check_text("commit message", commit.message, at_most=ids.MAX_MESSAGE_BYTES)
     # Imports add what they did to the caller's metadata.
     ids.check_metadata(commit.metadata, at_most=2 * (ids.COMMIT_METADATA_BYTES + ids.ALONG_BYTES))

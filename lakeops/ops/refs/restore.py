@@ -190,7 +190,7 @@ def _or_none(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 _long_text = partial(_text, at_most=_MAX_TEXT)
-_actor = partial(_text, at_most=record_validation.MAX_COMMITTER_BYTES)
+_actor = partial(_text, at_most=texts.MAX_COMMITTER_BYTES)
 _sequence = record_validation.check_sequence
 
 _COLUMNS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
