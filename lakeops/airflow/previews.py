@@ -318,7 +318,9 @@ def _sweep(_: Lake, repository: Repository, given: Given) -> FormPreview:
     state = next(mark.state for mark in repository.gc.marks() if mark.id == mark_id)
     if state not in SWEEPABLE:
         raise errors.MarkRefused(f"mark {mark_id} is {state.value}, so there is nothing to sweep; mark anew")
-    return FormPreview(f"deletes what mark {mark_id} holds\n{describe_mark(repository.id, report)}", {})
+    return FormPreview(
+        f"deletes what mark {mark_id} holds\n{describe_mark(repository.id, report)}", {"mark_id": mark_id}
+    )
 
 
 def _reset(_: Lake, repository: Repository, given: Given) -> FormPreview:

@@ -256,6 +256,8 @@ def test_a_mark_is_shown_and_only_then_swept(history, forms, monkeypatch):
     run = forms["lakeops_sweep"].test(run_conf=given)
     shown = run.get_task_instance("preview").xcom_pull(task_ids="preview", key="preview")
     assert shown.startswith(f"deletes what mark {mark.id} holds\nlakefs://flights: 0 of ")
+    forms["lakeops_sweep"].get_task("sweep").retries = 0
+    forms["lakeops_sweep"].test(run_conf=given, mark_success_pattern="preview")
     assert [one.state.value for one in history.gc.marks()] == ["marked"]
     assert str(forms["lakeops_sweep"].test(run_conf={**given, "dry_run": False}).state) == "success"
     assert [one.state.value for one in history.gc.marks()] == ["swept"]
@@ -342,6 +344,13 @@ def test_a_revert_that_cannot_be_is_refused_in_its_preview(history, branch, mess
     given = {"repository": "flights", "branch": branch, "ref": "v1", "parent_number": None}
     with pytest.raises(AirflowFailException, match=message):
         preview("revert", given, lakeops_conn_id="lakeops_default")
+
+
+def test_a_form_refuses_a_field_that_it_lacks(history, forms):
+    run = forms["lakeops_reset"].test(
+        run_conf={"repository": "flights", "branch": "wip", "path": "elsewhere/", "dry_run": False}
+    )
+    assert (str(run.state), [change.path for change in history.branch("wip").uncommitted()]) == ("failed", ["d/1"])
 
 
 @pytest.mark.parametrize(
