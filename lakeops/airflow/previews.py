@@ -22,7 +22,7 @@ from lakeops.model import errors
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.marks import SWEEPABLE
 from lakeops.model.names import as_folder, check_branch, check_tag, parse_ref
-from lakeops.model.records import Change, ChangeType, Counts, RefKind, Strategy, StrategyName
+from lakeops.model.records import Change, ChangeType, Counts, RefKind, RefRecord, Strategy, StrategyName
 from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
@@ -242,6 +242,7 @@ def _delete_branch(_: Lake, repository: Repository, given: Given) -> FormPreview
         raise errors.PreconditionFailed(
             f"{branch.id!r} is the default branch of {repository.id!r}: it cannot be deleted", kind="default_branch"
         )
+    branch.require_stageable()
     shown = state_of(branch)
     lost = idempotent.unpublished(repository, branch.id, repository.default_branch)
     rest = f"{lost}: that would be lost" if lost else f"{repository.default_branch!r} has all of it"
@@ -285,14 +286,23 @@ def _revert(_: Lake, repository: Repository, given: Given) -> FormPreview:
     return FormPreview(f"undoes {words} on {_uri(repository, branch.id)}\n{tally}", {"ref": ref, "shown": tally.digest})
 
 
+def _unprotected_tag(repository: Repository, name: str) -> RefRecord:
+    from lakeops.catalog.guards import check_tag_protection  # late: reading a DAG does not need it
+
+    tag = repository.tag(name)
+    check_tag_protection(tag.id, repository.tag_protections())
+    return tag
+
+
 def _delete_tag(_: Lake, repository: Repository, given: Given) -> FormPreview:
-    tag = repository.tag(given["tag"])
+    tag = _unprotected_tag(repository, given["tag"])
     shown, words = _commit(repository, tag.commit_id)
     return FormPreview(f"deletes tag {_uri(repository, tag.id)}, at {words}", {"shown": shown})
 
 
 def _move_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
     branch = repository.branch(given["branch"])
+    branch.require_stageable()
     _require_clean(branch)
     head, (ref, words) = branch.commit_id, _commit(repository, given["source"])
     apart = repository.divergence(head, [ref])[0]
@@ -306,18 +316,21 @@ def _move_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
 
 
 def _move_tag(_: Lake, repository: Repository, given: Given) -> FormPreview:
-    tag = repository.tag(given["tag"])
+    tag = _unprotected_tag(repository, given["tag"])
     ref, words = _commit(repository, given["ref"])
     text = f"moves tag {_uri(repository, tag.id)} from commit {tag.commit_id[:16]} to {words}"
     return FormPreview(text, {"ref": ref, "shown": tag.commit_id})
 
 
 def _sweep(_: Lake, repository: Repository, given: Given) -> FormPreview:
+    from lakeops.ops.gc.sweep import check_share  # late: reading a DAG does not need it
+
     mark_id = given["mark"]
     report = repository.gc.report(mark_id)
-    state = next(mark.state for mark in repository.gc.marks() if mark.id == mark_id)
-    if state not in SWEEPABLE:
-        raise errors.MarkRefused(f"mark {mark_id} is {state.value}, so there is nothing to sweep; mark anew")
+    mark = next(mark for mark in repository.gc.marks() if mark.id == mark_id)
+    if mark.state not in SWEEPABLE:
+        raise errors.MarkRefused(f"mark {mark_id} is {mark.state.value}, so there is nothing to sweep; mark anew")
+    check_share(mark, force=given.get("force", False))
     return FormPreview(
         f"deletes what mark {mark_id} holds\n{describe_mark(repository.id, report)}", {"mark_id": mark_id}
     )
@@ -337,6 +350,8 @@ def _import(lake: Lake, repository: Repository, given: Given) -> FormPreview:
     from lakeops.store.open import parse_location
 
     branch = repository.branch(given["branch"])
+    branch.require_stageable()
+    _require_clean(branch)
     source, folder = parse_location(given["source"]).url, as_folder(given["prefix"] or "")
     found = ImportOutcome.of(lake, repository, branch.commit_id, source, folder)
     if not found.objects:

@@ -212,11 +212,16 @@ def check_writable(
     if branch is not None and action not in {"merge", "reset", "seal"}:
         check_protection(branch, conn.execute(_PATTERNS, here | {"kinds": PROTECTING}).scalars())
     if tag is not None:
-        for pattern in conn.execute(_PATTERNS, here | {"kinds": (TAG_PROTECTION,)}).scalars():
-            if fnmatchcase(tag, pattern):
-                raise PreconditionFailed(
-                    f"tag {tag!r} is protected by {pattern!r}: it is neither moved nor deleted", kind="protected_tag"
-                )
+        check_tag_protection(tag, conn.execute(_PATTERNS, here | {"kinds": (TAG_PROTECTION,)}).scalars())
+
+
+def check_tag_protection(tag: str, patterns: Iterable[str]) -> None:
+    """Refuse a tag that matches a pattern of protected tags (``PreconditionFailed``: ``protected_tag``)."""
+    for pattern in patterns:
+        if fnmatchcase(tag, pattern):
+            raise PreconditionFailed(
+                f"tag {tag!r} is protected by {pattern!r}: it is neither moved nor deleted", kind="protected_tag"
+            )
 
 
 def check_protection(branch: str, patterns: Iterable[str]) -> None:
