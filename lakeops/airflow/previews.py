@@ -22,7 +22,7 @@ from lakeops.model import errors
 from lakeops.model.formatting import counted, human_size
 from lakeops.model.marks import SWEEPABLE
 from lakeops.model.names import as_folder, check_branch, check_tag, parse_ref
-from lakeops.model.records import Change, ChangeType, Counts, RefKind, RefRecord, Strategy, StrategyName
+from lakeops.model.records import Change, ChangeType, Counts, RefKind, Strategy, StrategyName
 from lakeops.model.sanitising import safe
 
 if TYPE_CHECKING:
@@ -208,6 +208,8 @@ class FormPreview(NamedTuple):
 
 def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> FormPreview:
     """Preview a verb of ``VERBS`` with the values of a form. Raises ``LakeopsFailure`` where it would be refused."""
+    from lakeops.catalog.guards import check_protection  # late: reading a DAG does not need it
+
     with failing_at_once():
         hook = LakeopsHook(lakeops_conn_id)
         with hook.get_conn() as lake, hook.naming(lake):
@@ -223,6 +225,10 @@ def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> FormPreview:
             query = {name: filled[field] for name, field in query.items()}
             # Before the verb is tried: whoever is refused, over a conflict for instance, wants to look most.
             point_to("page", address(lakeops_conn_id, repository.id, page, *map(filled.__getitem__, parts), **query))
+            if verb in {"delete branch", "move branch", "import"}:
+                repository.branch(given["branch"]).require_stageable()
+            elif verb in {"delete tag", "move tag"}:
+                check_protection(given["tag"], repository.tag_protections(), RefKind.TAG)
             return look(lake, repository, given)
 
 
@@ -242,7 +248,6 @@ def _delete_branch(_: Lake, repository: Repository, given: Given) -> FormPreview
         raise errors.PreconditionFailed(
             f"{branch.id!r} is the default branch of {repository.id!r}: it cannot be deleted", kind="default_branch"
         )
-    branch.require_stageable()
     shown = state_of(branch)
     lost = idempotent.unpublished(repository, branch.id, repository.default_branch)
     rest = f"{lost}: that would be lost" if lost else f"{repository.default_branch!r} has all of it"
@@ -286,23 +291,14 @@ def _revert(_: Lake, repository: Repository, given: Given) -> FormPreview:
     return FormPreview(f"undoes {words} on {_uri(repository, branch.id)}\n{tally}", {"ref": ref, "shown": tally.digest})
 
 
-def _unprotected_tag(repository: Repository, name: str) -> RefRecord:
-    from lakeops.catalog.guards import check_tag_protection  # late: reading a DAG does not need it
-
-    tag = repository.tag(name)
-    check_tag_protection(tag.id, repository.tag_protections())
-    return tag
-
-
 def _delete_tag(_: Lake, repository: Repository, given: Given) -> FormPreview:
-    tag = _unprotected_tag(repository, given["tag"])
+    tag = repository.tag(given["tag"])
     shown, words = _commit(repository, tag.commit_id)
     return FormPreview(f"deletes tag {_uri(repository, tag.id)}, at {words}", {"shown": shown})
 
 
 def _move_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
     branch = repository.branch(given["branch"])
-    branch.require_stageable()
     _require_clean(branch)
     head, (ref, words) = branch.commit_id, _commit(repository, given["source"])
     apart = repository.divergence(head, [ref])[0]
@@ -316,7 +312,7 @@ def _move_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
 
 
 def _move_tag(_: Lake, repository: Repository, given: Given) -> FormPreview:
-    tag = _unprotected_tag(repository, given["tag"])
+    tag = repository.tag(given["tag"])
     ref, words = _commit(repository, given["ref"])
     text = f"moves tag {_uri(repository, tag.id)} from commit {tag.commit_id[:16]} to {words}"
     return FormPreview(text, {"ref": ref, "shown": tag.commit_id})
@@ -350,7 +346,6 @@ def _import(lake: Lake, repository: Repository, given: Given) -> FormPreview:
     from lakeops.store.open import parse_location
 
     branch = repository.branch(given["branch"])
-    branch.require_stageable()
     _require_clean(branch)
     source, folder = parse_location(given["source"]).url, as_folder(given["prefix"] or "")
     found = ImportOutcome.of(lake, repository, branch.commit_id, source, folder)
@@ -429,6 +424,8 @@ def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> dic
     if not kind.isidentifier():
         raise errors.NotFound("there is no such form")
     named, tagged = DagModel.dag_id.endswith(f"_{kind}", autoescape=True), DagModel.tags.any(name=TAG)
+    if kind == "mirror":  # that form creates one
+        named &= ~DagModel.dag_id.endswith("_create_mirror", autoescape=True)
     query = select(DagModel.dag_id).where(named, tagged, DagModel.is_stale.is_(False)).order_by(DagModel.dag_id)
     with create_session() as session:
         names = [str(name) for name in session.scalars(query.limit(MOST))]
