@@ -12,6 +12,7 @@ from lakeops.airflow.dags.admin import REPOSITORY, connection_field, made, maybe
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.operators.upkeep import FailOn
 
+ALL = "Its name. Empty: all repositories except mirrors."
 ANSWER = timedelta(hours=20)
 """The time for the answer of a person. A daily run ends before the next one."""
 
@@ -37,16 +38,15 @@ def gc_dag(
     The report of each mark is in the log of its `mark` task, and in its XCom. The form's *Dry run*, which is on unless
     somebody turns it off, changes neither branches nor commits nor objects. Runs that a schedule or an asset starts do
     the work. With *Ask above*, a person has to agree before a larger sweep; *Leave it*, and no answer within 20 hours,
-    take the mark back, and its commits live again. Retention rules are the repository's: `lakeops gc rules set lakefs://REPO
-    FILE`. A repository without rules keeps every commit, and loses only what was never committed. Branches that runs
-    have left which are deleted or have failed go some days after their last change; the log of `expire` names them.
+    take the mark back, and its commits live again. Retention rules are the repository's: `lakeops gc rules set
+    lakefs://REPO FILE`. A repository without rules keeps every commit, and loses only what was never committed.
+    Branches of runs that are deleted or have failed go some days after their last change; the log of `expire` names
+    them.
 
     With ``only_show``, scheduled runs change nothing either.
     """
     fields = {
-        "repository": maybe(
-            "Repository", "Its name. Empty: all repositories except mirrors.", repository, pattern=REPOSITORY
-        ),
+        "repository": maybe("Repository", ALL, repository, pattern=REPOSITORY),
         "dry_run": switch("Dry run", "Show what would be deleted, and change nothing.", on=True),
         "force": switch("Force", "Sweep also when a mark holds more than 30 % of a repository's objects."),
         "ask_above_gib": Param(
@@ -102,16 +102,11 @@ def collect(repo: str, show: str, parallel: int) -> None:
     )
     mark = operators.LakeopsGcMarkOperator(task_id="mark", only_show=show, **where)
     gib = "{{ '' if params.ask_above_gib is none else (params.ask_above_gib * 1073741824) | round | int }}"
-    approve = LakeopsGcApprovalOperator(
-        task_id="approve",
-        mark_id="{{ ti.xcom_pull(task_ids='collect.mark', map_indexes=ti.map_index)['id'] or '' }}",
-        above_bytes=gib,
-        only_show=show,
-        response_timeout=ANSWER,
-        **where,
-    )
+    pulled = "{{{{ ti.xcom_pull(task_ids='collect.{}', map_indexes=ti.map_index)['{}'] or '' }}}}"
+    asked: dict[str, Any] = {"mark_id": pulled.format("mark", "id"), "above_bytes": gib, "response_timeout": ANSWER}
+    approve = LakeopsGcApprovalOperator(task_id="approve", only_show=show, **asked, **where)
     # The answer, and not the state of its task, lets a mark through.
-    answered = "{{ ti.xcom_pull(task_ids='collect.approve', map_indexes=ti.map_index)['mark_id'] }}"
+    answered = pulled.format("approve", "mark_id")
     sweep = operators.LakeopsGcSweepOperator(task_id="sweep", mark_id=answered, force="{{ params.force }}", **where)
     expire >> mark >> approve >> sweep
 
@@ -133,9 +128,7 @@ def fsck_dag(
     """
     defaults = _defaults(schedule, 1, timedelta(minutes=1))
     fields = {
-        "repository": maybe(
-            "Repository", "Its name. Empty: all repositories except mirrors.", repository, pattern=REPOSITORY
-        ),
+        "repository": maybe("Repository", ALL, repository, pattern=REPOSITORY),
         "data": switch("Data", "Also read all objects, and verify their contents."),
         "connection": connection_field(connection),
     }
