@@ -89,7 +89,7 @@ def _indented(text: str) -> str:
         line = "\n" + "  " * depth
         shown += line + part if part in "]}" else part + line if part in "[{," else ": " if part == ":" else part
         if len(shown) >= MOST_BYTES:
-            return shown[:MOST_BYTES] + "…"
+            return shown[: MOST_BYTES - 1] + "…"
     return shown
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from datetime import timedelta
 from functools import update_wrapper
@@ -59,8 +60,9 @@ def made(
 
 def require_fields(params: Mapping[str, Any]) -> None:
     """Refuse values of fields that the form lacks. The field that was meant may narrow down what is done."""
-    if unknown := {*params} - {*get_current_context()["task"].params}:
-        raise LakeopsFailure(f"the form has no field {', '.join(map(repr, sorted(unknown)))}, so nothing was done")
+    with suppress(RuntimeError):  # no task is running
+        if unknown := {*params} - {*get_current_context()["task"].params}:
+            raise LakeopsFailure(f"the form has no field {', '.join(map(repr, sorted(unknown)))}, so nothing was done")
 
 
 def text(title: str, description: str, default: str | None = None, **schema: Any) -> Param:
