@@ -41,10 +41,10 @@ def write_with_spark(python: str, repository: str, branch: str, day: str, damage
     import os
     import subprocess
 
-    from lakeops import Lake
+    from lakeops.airflow.hook import LakeopsHook
     from lakeops.gateway.app import serving
 
-    with Lake.open() as lake, serving(lake, write=True) as options:
+    with LakeopsHook().get_conn() as lake, serving(lake, write=True) as options:
         secret = f"{options['aws_access_key_id']}:{options['aws_secret_access_key']}"
         command = [python, str(JOB), options["aws_endpoint_url"], f"{repository}/{branch}/warehouse", day, *damage]
         subprocess.run(command, env={**os.environ, "CATALOG_CREDENTIAL": secret}, check=True)

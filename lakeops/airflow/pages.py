@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from threading import BoundedSemaphore, Lock, Thread
@@ -36,9 +36,9 @@ from lakeops.airflow.previews import form
 from lakeops.airflow.task import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink, LakeopsPageLink
 from lakeops.lake import Lake
 from lakeops.model.clock import stopwatch
-from lakeops.model.errors import LakeopsError, NotFound
+from lakeops.model.errors import LakeopsError, NotFound, Transient
 from lakeops.settings import CATALOG_FILE, catalog_in
-from lakeops.web.app import answer, failure, first_page, guarded, page, refused
+from lakeops.web.app import IMPATIENT, answer, failure, first_page, guarded, page, refused
 from lakeops.web.page import Site, address, render
 from lakeops.web.pages import LOOKED_AT, ROUTES, Pages, summed
 
@@ -113,13 +113,15 @@ _log = logging.getLogger(__name__)
 
 
 def open_lake(connection: str) -> Lake:
-    """A connection's lake, which exists. Raises ``NotFound`` where there is none."""
-    return Lake.open(settings=_settings(connection), must_exist=True)
+    """A connection's lake, which exists, for a person who waits. Raises ``NotFound`` where there is none."""
+    lake = Lake.open(settings=_settings(connection), must_exist=True)
+    lake.store_settings = replace(lake.store_settings, **IMPATIENT)
+    return lake
 
 
 def _settings(connection: str) -> Settings:
     try:
-        settings = LakeopsHook(connection).settings()
+        settings = LakeopsHook(connection).settings().model_copy(update={"outage_minutes": None})
     except AirflowNotFoundException as error:
         raise NotFound(str(error)) from None
     if settings.catalog_url == catalog_in(settings.home) and not (settings.home / CATALOG_FILE).exists():
@@ -266,6 +268,7 @@ def report_run(
         if len(parts) > 1 and may_read(*parts[:2]):
             tasks.setdefault(name, {})[LINKS[key]] = link
     lakes: dict[str, Lake] = {}
+    down: dict[str, Transient] = {}  # none of these is asked again
     rows: list[TaskReport] = []
     with ExitStack() as stack:
         left = COMMITS
@@ -277,6 +280,8 @@ def report_run(
             left -= 1
             connection, repository, _, commit_id = published[:4]
             try:
+                if connection in down:
+                    raise down[connection]
                 if connection not in lakes:
                     lakes[connection] = stack.enter_context(open_lake(connection))
                 found = lakes[connection].repository(repository)
@@ -284,6 +289,8 @@ def report_run(
                 sums = summed(found, commit.parents[0], commit.id, two_way=True) if commit.parents else None
                 rows.append(TaskReport(name, pages, commit, sums, verdicts=found.verdicts_of([commit])[commit.id]))
             except LakeopsError as error:
+                if isinstance(error, Transient):
+                    down[connection] = error
                 rows.append(TaskReport(name, pages, problem=error.message))
     return rows
 
@@ -441,5 +448,6 @@ def _refused_page(request: Request, error: Exception) -> Response:
         return failure(None, 403, "Your account may not see this.", ASK, first_page(request))
     if status != 401:
         return refused(request, error)
-    login = ("Log in", address(web_server().path, "auth", "login", next=str(request.url.path)))
+    back = str(request.url.path) + (f"?{request.url.query}" if request.url.query else "")
+    login = ("Log in", address(web_server().path, "auth", "login", next=back))
     return failure(None, 401, "You are not logged in, or no longer.", "Log in to Airflow, and come back.", login)

@@ -208,6 +208,8 @@ class FormPreview(NamedTuple):
 
 def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> FormPreview:
     """Preview a verb of ``VERBS`` with the values of a form. Raises ``LakeopsFailure`` where it would be refused."""
+    from lakeops.catalog.guards import check_protection  # late: reading a DAG does not need it
+
     with failing_at_once():
         hook = LakeopsHook(lakeops_conn_id)
         with hook.get_conn() as lake, hook.naming(lake):
@@ -223,6 +225,10 @@ def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> FormPreview:
             query = {name: filled[field] for name, field in query.items()}
             # Before the verb is tried: whoever is refused, over a conflict for instance, wants to look most.
             point_to("page", address(lakeops_conn_id, repository.id, page, *map(filled.__getitem__, parts), **query))
+            if verb in {"delete branch", "move branch", "import"}:
+                repository.branch(given["branch"]).require_stageable()
+            elif verb in {"delete tag", "move tag"}:
+                check_protection(given["tag"], repository.tag_protections(), RefKind.TAG)
             return look(lake, repository, given)
 
 
@@ -313,12 +319,17 @@ def _move_tag(_: Lake, repository: Repository, given: Given) -> FormPreview:
 
 
 def _sweep(_: Lake, repository: Repository, given: Given) -> FormPreview:
+    from lakeops.ops.gc.sweep import check_share  # late: reading a DAG does not need it
+
     mark_id = given["mark"]
     report = repository.gc.report(mark_id)
-    state = next(mark.state for mark in repository.gc.marks() if mark.id == mark_id)
-    if state not in SWEEPABLE:
-        raise errors.MarkRefused(f"mark {mark_id} is {state.value}, so there is nothing to sweep; mark anew")
-    return FormPreview(f"deletes what mark {mark_id} holds\n{describe_mark(repository.id, report)}", {})
+    mark = next(mark for mark in repository.gc.marks() if mark.id == mark_id)
+    if mark.state not in SWEEPABLE:
+        raise errors.MarkRefused(f"mark {mark_id} is {mark.state.value}, so there is nothing to sweep; mark anew")
+    check_share(mark, force=given.get("force", False))
+    return FormPreview(
+        f"deletes what mark {mark_id} holds\n{describe_mark(repository.id, report)}", {"mark_id": mark_id}
+    )
 
 
 def _reset(_: Lake, repository: Repository, given: Given) -> FormPreview:
@@ -335,6 +346,7 @@ def _import(lake: Lake, repository: Repository, given: Given) -> FormPreview:
     from lakeops.store.open import parse_location
 
     branch = repository.branch(given["branch"])
+    _require_clean(branch)
     source, folder = parse_location(given["source"]).url, as_folder(given["prefix"] or "")
     found = ImportOutcome.of(lake, repository, branch.commit_id, source, folder)
     if not found.objects:
@@ -412,6 +424,8 @@ def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> dic
     if not kind.isidentifier():
         raise errors.NotFound("there is no such form")
     named, tagged = DagModel.dag_id.endswith(f"_{kind}", autoescape=True), DagModel.tags.any(name=TAG)
+    if kind == "mirror":  # that form creates one
+        named &= ~DagModel.dag_id.endswith("_create_mirror", autoescape=True)
     query = select(DagModel.dag_id).where(named, tagged, DagModel.is_stale.is_(False)).order_by(DagModel.dag_id)
     with create_session() as session:
         names = [str(name) for name in session.scalars(query.limit(MOST))]

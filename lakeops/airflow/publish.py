@@ -315,23 +315,13 @@ class WriteAuditPublish:
 
     def __enter__(self) -> Self:
         self.group.__enter__()
+        own = {"branch": self.branch, **self._common, **self._task_args}
         self.create = operators.LakeopsCreateBranchOperator(
-            task_id="create_branch",
-            branch=self.branch,
-            source=self._source,
-            anew=self._anew,
-            **self._common,
-            **self._task_args,
+            task_id="create_branch", source=self._source, anew=self._anew, **own
         )
-        self.commit = operators.LakeopsCommitOperator(
-            task_id="commit",
-            branch=self.branch,
-            message=self._messages[0],
-            metadata=self._metadata,
-            outlets=[],  # a branch of one run's own is no asset
-            **self._common,
-            **self._task_args,
-        )
+        said: dict[str, Any] = {"message": self._messages[0], "metadata": self._metadata}
+        # A branch of one run's own is no asset.
+        self.commit = operators.LakeopsCommitOperator(task_id="commit", outlets=[], **said, **own)
         self.commit_id = f"{{{{ ti.xcom_pull(task_ids='{self.commit.task_id}'{self._here})['id'] }}}}"
         return self
 

@@ -197,6 +197,11 @@ def under(column: ColumnElement[str], prefix: str) -> list[ColumnElement[bool]]:
 
 # --- checks ---
 
+_PROTECTED = {
+    RefKind.BRANCH: "it changes through merges only; work on another branch and merge it",
+    RefKind.TAG: "it is neither moved nor deleted",
+}
+
 
 def check_writable(
     conn: Connection, repository: AnyRow, *, action: str, branch: str | None = None, tag: str | None = None
@@ -212,22 +217,15 @@ def check_writable(
     if branch is not None and action not in {"merge", "reset", "seal"}:
         check_protection(branch, conn.execute(_PATTERNS, here | {"kinds": PROTECTING}).scalars())
     if tag is not None:
-        for pattern in conn.execute(_PATTERNS, here | {"kinds": (TAG_PROTECTION,)}).scalars():
-            if fnmatchcase(tag, pattern):
-                raise PreconditionFailed(
-                    f"tag {tag!r} is protected by {pattern!r}: it is neither moved nor deleted", kind="protected_tag"
-                )
+        check_protection(tag, conn.execute(_PATTERNS, here | {"kinds": (TAG_PROTECTION,)}).scalars(), RefKind.TAG)
 
 
-def check_protection(branch: str, patterns: Iterable[str]) -> None:
-    """Refuse a branch that matches a pattern of protected branches (``PreconditionFailed``: ``protected_branch``)."""
+def check_protection(name: str, patterns: Iterable[str], kind: RefKind = RefKind.BRANCH) -> None:
+    """Refuse a protected branch or tag (``PreconditionFailed``: ``protected_branch``, ``protected_tag``)."""
     for pattern in patterns:
-        if fnmatchcase(branch, pattern):
-            raise PreconditionFailed(
-                f"branch {branch!r} is protected by {pattern!r}: it changes through merges only; "
-                "work on another branch and merge it",
-                kind="protected_branch",
-            )
+        if fnmatchcase(name, pattern):
+            said = f"{kind} {name!r} is protected by {pattern!r}: {_PROTECTED[kind]}"
+            raise PreconditionFailed(said, kind=f"protected_{kind}")
 
 
 def check_hooks(repository: AnyRow, action: str, ref: str, known: Hooks) -> None:

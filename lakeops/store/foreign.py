@@ -172,8 +172,8 @@ def _tell(size: int, rows: int, columns: int, cell: int) -> None:
         about, schema = parquet.metadata, parquet.schema_arrow
         names = [one.name for one in islice(schema, columns)]
         told = {"rows": about.num_rows, "columns": len(schema), "groups": about.num_row_groups, "header": names}
-        _say(json.dumps({**told, "schema": [(one.name, str(one.type)[:cell]) for one in islice(schema, 500)]}))
-        groups = [0] if about.num_row_groups else []
+        _say(json.dumps({**told, "schema": [(one.name, str(one.type)[:cell]) for one in schema]}))
+        groups = [at for at in range(about.num_row_groups) if about.row_group(at).num_rows][:1]
         first = next(parquet.iter_batches(rows, row_groups=groups, columns=names, use_threads=False), None)
         values = [] if first is None else [(_cell(one, cell) for one in column) for column in first.columns]
         header = names if first is None else first.schema.names
@@ -181,7 +181,10 @@ def _tell(size: int, rows: int, columns: int, cell: int) -> None:
 
 
 def _cell(value: Any, most: int) -> str:  # noqa: ANN401 - a scalar of Arrow's
-    found = value.as_py()
+    try:
+        found = value.as_py()
+    except (OverflowError, ValueError) as error:  # a date after the year 9999, a text that is no UTF-8
+        return f"({type(error).__name__})"
     return "" if found is None else str(found)[: most + 1]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from codecs import getincrementaldecoder
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ MOST_BYTES = 64 * 1024
 """Bytes of a text that a preview reads."""
 MOST_ROWS, MOST_COLUMNS, MOST_CELL = 50, 40, 200
 
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[\s*\]|\{\s*\}|[\[\]{},:]|[^\s\[\]{},:"]+')
+"""A text, an empty list or object, a sign, or any other value of JSON."""
+_WIDE = f"The first {MOST_COLUMNS} columns."
 _BUDGET = f"would take more than {PAGE_BYTES >> 20} MiB of memory or {PAGE_SECONDS} seconds"
 
 
@@ -65,24 +69,28 @@ def preview(file: IO[bytes], entry: Entry) -> ObjectPreview:
         rows = "\n".join(f"{at:08x}  {data[at : at + 16].hex(' ')}" for at in range(0, min(len(data), 512), 16))
         return ObjectPreview("Binary", text=rows, note="Not a text. Its first bytes, in hex.")
     name = entry.path.rpartition("/")[2].lower()
-    if name.endswith((".csv", ".tsv")) or entry.content_type in {"text/csv", "text/tab-separated-values"}:
-        return _table(text, "\t" if name.endswith(".tsv") else ",", cut)
+    tabs = name.endswith(".tsv") or entry.content_type == "text/tab-separated-values"
+    if tabs or name.endswith(".csv") or entry.content_type == "text/csv":
+        return _table(text, "\t" if tabs else ",", cut)
     if not cut and (name.endswith(".json") or entry.content_type == "application/json"):
         try:
-            return ObjectPreview("JSON", text=_indented(json.loads(text)))
+            json.loads(text)
+            return ObjectPreview("JSON", text=_indented(text))
         except (ValueError, RecursionError):
             return ObjectPreview("Text", text=text, note="Named like JSON, but it is not.")
     return ObjectPreview("Text", text=text, note=cut)
 
 
-def _indented(document: object) -> str:
-    """Indent JSON, up to the size that is shown: indentation makes nested JSON much larger."""
-    shown = ""
-    for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(document):
-        shown += part
+def _indented(text: str) -> str:
+    """Indent JSON whose names and values stay as they are written, up to the size that is shown."""
+    shown, depth = "", 0
+    for part in _TOKEN.findall(text):
+        depth += (part in "[{") - (part in "]}")
+        line = "\n" + "  " * depth
+        shown += line + part if part in "]}" else part + line if part in "[{," else ": " if part == ":" else part
         if len(shown) >= MOST_BYTES:
-            break
-    return shown[:MOST_BYTES]
+            return shown[: MOST_BYTES - 1] + "…"
+    return shown
 
 
 def _table(text: str, delimiter: str, cut: str) -> ObjectPreview:
@@ -92,21 +100,23 @@ def _table(text: str, delimiter: str, cut: str) -> ObjectPreview:
         return ObjectPreview("Text", text=text, note="Named like CSV, but it is not.")
     rows = [tuple(_cell(cell) for cell in row[:MOST_COLUMNS]) for row in found]
     shown = f"The first {len(rows) - 1} rows." if len(rows) > MOST_ROWS else ""
-    note = " ".join(filter(None, (shown, cut)))
+    wide = _WIDE if any(len(row) > MOST_COLUMNS for row in found) else ""
+    note = " ".join(filter(None, (shown, wide, cut)))
     return ObjectPreview("CSV", header=rows[0] if rows else (), rows=tuple(rows[1:]), note=note)
 
 
 def _parquet(file: IO[bytes], entry: Entry) -> ObjectPreview:
     found = first_rows(file, entry.size_bytes, rows=MOST_ROWS, columns=MOST_COLUMNS, cell=MOST_CELL)
-    if "flaw" in found or "schema" not in found:
+    if "schema" not in found:
         return ObjectPreview("Parquet", note=found.get("flaw", f"It is too large to show: its schema {_BUDGET}."))
     total = found["rows"]
     facts = counted(total, "row"), counted(found["columns"], "column"), counted(found["groups"], "row group")
     rows = tuple(tuple(map(_cell, row)) for row in found.get("cells", ()))
     if "cells" not in found:
-        note = f"It is too large to show rows: the first {MOST_ROWS} {_BUDGET}."
+        note = found.get("flaw", f"It is too large to show rows: the first {MOST_ROWS} {_BUDGET}.")
     else:
         note = f"The first {len(rows)} rows." if total > len(rows) else "" if rows else "It has no rows."
+        note += f" {_WIDE}" if rows and found["columns"] > MOST_COLUMNS else ""
     schema = tuple((name, kind) for name, kind in found["schema"])
     return ObjectPreview("Parquet", header=tuple(found["header"]), rows=rows, schema=schema, facts=facts, note=note)
 
@@ -201,7 +211,8 @@ class ObjectPages(Page):
             sides.append(Side(ref, entry, *(_previewed(at, entry) if at and entry else ())))
         if all(side.entry is None for side in sides):
             raise ObjectNotFound(f"there is no object at {excerpt(path)}, neither before nor after")
-        kinds = [dict(side.shown.schema) if side.shown else {} for side in sides]
+        known = all(side.shown is not None and side.shown.schema for side in sides if side.entry)
+        kinds = [dict(side.shown.schema) if known and side.shown else {} for side in sides]
         refs = {side: one.ref for side, one in zip(("left", "right"), sides, strict=True)}
         compared = self._address("diff", **refs, two_way="true") if all(refs.values()) else self._address("diff")
         columns = [(name, *(kind.get(name) for kind in kinds)) for name in {**kinds[0], **kinds[1]}]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from lakeops.model import errors
 from lakeops.model.errors import InvalidInput, LakeopsError
@@ -101,7 +101,8 @@ _TEMPLATES = Environment(
 _TEMPLATES.filters |= {"moment": moment, "human_size": human_size, "span": span}
 _TEMPLATES.filters |= {"ago": _ago, "middle": _middle, "with_code": _with_code}
 _TEMPLATES.filters |= {
-    "lines": lambda text: Markup("\n").join(safe(line) for line in text.splitlines()),
+    "lines": lambda text: Markup("\n").join("\t".join(map(safe, line.split("\t"))) for line in text.splitlines()),
+    "exact": lambda value: Markup(escape(value).encode("ascii", "xmlcharrefreplace").decode()),  # noqa: S704 - escaped
     "first_line": lambda text: (text.splitlines() or [""])[0],
     "short": lambda commit_id: commit_id[:SHORT],
 }

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
+from support.airflow_tasks import with_garbage
 from support.dags import states
 
 from lakeops import Lake
@@ -256,6 +257,8 @@ def test_a_mark_is_shown_and_only_then_swept(history, forms, monkeypatch):
     run = forms["lakeops_sweep"].test(run_conf=given)
     shown = run.get_task_instance("preview").xcom_pull(task_ids="preview", key="preview")
     assert shown.startswith(f"deletes what mark {mark.id} holds\nlakefs://flights: 0 of ")
+    forms["lakeops_sweep"].get_task("sweep").retries = 0
+    forms["lakeops_sweep"].test(run_conf=given, mark_success_pattern="preview")
     assert [one.state.value for one in history.gc.marks()] == ["marked"]
     assert str(forms["lakeops_sweep"].test(run_conf={**given, "dry_run": False}).state) == "success"
     assert [one.state.value for one in history.gc.marks()] == ["swept"]
@@ -288,6 +291,34 @@ def test_a_mark_is_shown_and_only_then_swept(history, forms, monkeypatch):
 def test_a_preview_refuses_what_the_verb_would(history, verb, given, message):
     with pytest.raises(AirflowFailException, match=message):
         preview(verb, {"repository": "flights", **given}, lakeops_conn_id="lakeops_default")
+
+
+@pytest.mark.parametrize(
+    ("verb", "given"),
+    [
+        ("delete branch", {"branch": "dev"}),
+        ("move branch", {"branch": "dev", "source": "v1"}),
+        ("import", {"branch": "dev", "prefix": None, "source": "{lying}"}),
+        ("import", {"branch": "wip", "prefix": None, "source": "{lying}"}),
+        ("delete tag", {"tag": "v1"}),
+        ("move tag", {"tag": "v1", "ref": "main"}),
+    ],
+)
+def test_a_preview_refuses_what_is_protected_or_dirty(history, tmp_path, verb, given):
+    history.protect("dev")
+    history.protect_tags("v*")
+    with pytest.raises(AirflowFailException, match=r"^(protected_branch|protected_tag|dirty_branch): "):
+        preview(verb, conf(given, tmp_path), lakeops_conn_id="lakeops_default")
+
+
+def test_a_preview_refuses_a_mark_of_a_large_share_without_force(lake, monkeypatch):
+    monkeypatch.setattr("lakeops.ops.deletion_limit.FLOOR", 0)
+    with_garbage("one")
+    given = {"repository": "one", "mark": lake.repository("one").gc.mark().id, "force": False}
+    with pytest.raises(AirflowFailException, match=r"^mark_refused: .* holds 1 of 3 objects, more than 30%"):
+        preview("sweep", given, lakeops_conn_id="lakeops_default")
+    shown = preview("sweep", {**given, "force": True}, lakeops_conn_id="lakeops_default").text
+    assert "1 of 3 objects are garbage" in shown
 
 
 def test_a_read_only_repository_is_told_at_once(history):
@@ -342,6 +373,13 @@ def test_a_revert_that_cannot_be_is_refused_in_its_preview(history, branch, mess
     given = {"repository": "flights", "branch": branch, "ref": "v1", "parent_number": None}
     with pytest.raises(AirflowFailException, match=message):
         preview("revert", given, lakeops_conn_id="lakeops_default")
+
+
+def test_a_form_refuses_a_field_that_it_lacks(history, forms):
+    run = forms["lakeops_reset"].test(
+        run_conf={"repository": "flights", "branch": "wip", "path": "elsewhere/", "dry_run": False}
+    )
+    assert (str(run.state), [change.path for change in history.branch("wip").uncommitted()]) == ("failed", ["d/1"])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 from airflow.sdk import Param
 from support.dags import known, states
 
-from lakeops.airflow.dags import admin_dags, branch_dag, fsck_dag, gc_dag, merge_dag, mirror_dag
+from lakeops.airflow.dags import admin_dags, branch_dag, fsck_dag, gc_dag, merge_dag, mirror_dag, reset_dag
+from lakeops.model.errors import InvalidInput
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
@@ -37,6 +38,18 @@ def test_fields_may_begin_with_other_values():
     assert (made.params["repository"], made.params["ask_above_gib"], made.params["more"]) == ("flights", 100, 1)
     assert made.params.get_param("ask_above_gib").schema["minimum"] == 0, "the field is still the same"
     assert gc_dag("small").params["ask_above_gib"] is None
+
+
+@pytest.mark.parametrize(("gib", "limit"), [(None, ""), (0, "0"), (0.5, "536870912"), (100, "107374182400")])
+def test_macros_of_an_owner_leave_the_limit_of_a_question(gib, limit):
+    approve = gc_dag("asks", user_defined_macros={"ours": len}).get_task("collect.approve")
+    assert approve.render_template(approve.above_bytes, {"params": {"ask_above_gib": gib}}) == limit
+
+
+@pytest.mark.parametrize("make", [gc_dag, reset_dag])
+def test_a_misspelt_field_is_refused(make):
+    with pytest.raises(InvalidInput, match=r"'ask_above_gb'.*'repository'"):
+        make(params={"ask_above_gb": 100})
 
 
 def test_every_form_has_a_text_of_its_own_and_shows_first():

@@ -1,7 +1,7 @@
 """The daily garbage collection: real runs of its DAG, and when a person is asked."""
 
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -100,6 +100,12 @@ def test_a_repository_that_does_not_exist_fails_before_anything(lake, lakeops_gc
     assert states(run)["repositories"] == ["failed"]
 
 
+def test_a_run_with_a_field_that_the_form_lacks_fails_before_anything(lake, lakeops_gc):
+    with_garbage("one")
+    run = lakeops_gc.test(run_conf={"repo": "another", "dry_run": False})
+    assert (states(run)["repositories"], objects("one")) == (["failed"], 3)
+
+
 # --- asking ------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def mark(lake):
@@ -154,6 +160,15 @@ def test_a_larger_one_waits_for_a_person_who_sees_the_report(mark, monkeypatch):
     )
     with pytest.raises(AirflowSkipException, match=f"ada chose to leave mark {mark.id} unswept; 0 commits live again"):
         task.execute_complete(context, {**answer, "chosen_options": ["Leave it"]}, **kept)
+
+
+def test_no_state_of_the_approval_stands_for_an_answer(lake, airflow_database):
+    with_garbage("one")
+    asking = known(gc_dag("asking", default_args={"retries": 0}))
+    assert asking.get_task("collect.approve").response_timeout < timedelta(days=1), "the next run can start"
+    given = {"dry_run": False, "ask_above_gib": 0}
+    run = asking.test(run_conf=given, mark_success_pattern="collect.approve")
+    assert (states(run)["sweep"], objects("one")) == (["failed"], 3)
 
 
 @pytest.mark.parametrize("option", ["Sweep", "Leave it"])

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import contextmanager
 
 import fsspec
 import pandas as pd
@@ -194,3 +195,18 @@ def test_spark_in_a_task_reads_and_writes_the_lake_that_the_uri_means(lakes, tmp
     ]
     assert list(lakes["theirs"].ref("main").list("copy/"))
     assert not list(lakes["ours"].ref("main").list("copy/"))
+
+
+def test_the_spark_job_of_the_example_works_on_the_lake_of_the_other_tasks(lakes, tmp_path, monkeypatch):
+    from publish_iceberg import write_with_spark
+
+    opened = []
+
+    @contextmanager
+    def serving(lake, *, write):
+        opened.append((lake.settings.home, write))
+        yield dict.fromkeys(("aws_access_key_id", "aws_secret_access_key", "aws_endpoint_url"), "x")
+
+    monkeypatch.setattr("lakeops.gateway.app.serving", serving)
+    write_with_spark("true", "shop", "main", "2026-01-01", [])
+    assert opened == [(tmp_path / "default", True)]

@@ -213,6 +213,8 @@ def test_a_commit_leads_to_the_task_that_made_it(history, page):
 def test_a_refusal_is_a_page_with_a_way_in(history, page):
     text = page("flights", role=None).text
     assert "/auth/login?next=" in text
+    looked = page("flights/diff?left=main&right=dev", role=None).text
+    assert "next=%2Flakeops%2Fmine%2Fflights%2Fdiff%3Fleft%3Dmain%26right%3Ddev" in looked
     assert "</html>" in text
     refused = page("flights", role="viewer").text
     assert "Ask an administrator" in refused
@@ -386,6 +388,32 @@ def test_a_run_and_a_task_have_a_tab_with_what_they_did(history, page, monkeypat
     assert tab(0).status_code == 403
 
 
+def test_pages_do_not_wait_as_long_as_tasks(history, page, monkeypatch):
+    from airflow import sdk
+
+    from lakeops.airflow import operators, pages
+    from lakeops.model.errors import StoreUnavailable
+    from lakeops.web.app import IMPATIENT
+
+    monkeypatch.setenv("LAKEOPS_OUTAGE_MINUTES", "9")
+    with pages.open_lake("mine") as opened:
+        assert opened.settings.outage_minutes is None
+        assert {name: getattr(opened.store_settings, name) for name in IMPATIENT} == IMPATIENT
+    with sdk.DAG("twice", schedule=None) as dag:
+        for branch in ("dev", "main"):
+            where = {"repo": "flights", "lakeops_conn_id": "mine", "on_empty": "commit"}
+            operators.LakeopsCommitOperator(task_id=branch, branch=branch, message="load", **where)
+    run, asked = known(dag).test(), []
+
+    def silent(connection):
+        asked.append(connection)
+        raise StoreUnavailable("s3://bucket does not answer")
+
+    monkeypatch.setattr(pages, "open_lake", silent)
+    text = page(f"/lakeops/_run?dag=twice&run={quote(run.run_id)}").text
+    assert (text.count("s3://bucket does not answer"), asked) == (2, ["mine"])
+
+
 # --- what can be done --------------------------------------------------------------------------------------------
 class FormReader(HTMLParser):
     """The request that the page's script would send."""
@@ -413,16 +441,19 @@ class FormReader(HTMLParser):
 
 
 def test_pages_lead_to_forms_that_are_filled_in(history, forms, page, web):
-    head = history.ref("main").commit_id
+    head, dev = history.ref("main").commit_id, history.ref("dev").commit_id
     history.create_branch("gone")
     history.delete_branch("gone")
+    history.create_tag("was", "main")
+    history.delete_tag("was")
     mark = history.gc.mark()
     wanted = {
         f"flights/commit/{head}": {"revert": {"ref": head, "branch": "main"}, "tag": {"ref": head, "action": "create"}},
         "flights/ref/dev": {"branch": {"branch": "dev", "action": "delete"}},
         "flights/ref/gone": {"branch": {"branch": "gone", "source": head, "action": "create"}},
         "flights/uncommitted/dev": {"reset": {"branch": "dev", "prefix": None}},
-        "flights/diff?left=main&right=dev": {"merge": {"source": "dev", "destination": "main", "strategy": "fail"}},
+        "flights/diff?left=main&right=dev": {"merge": {"source": dev, "destination": "main", "message": "Merge dev"}},
+        "flights/ref/was": {"tag": {"tag": "was", "ref": head, "action": "create"}},
         "flights": {"merge": {"source": "dev", "destination": "main"}},
         "flights/tags": {"tag": {"tag": "v1", "action": "delete"}},
         "flights/moves?of=main": {"branch": {"branch": "main", "action": "move"}},
@@ -468,6 +499,25 @@ def test_a_merge_is_offered_with_the_state_of_its_checks(history, forms, page):
     answer = page("flights/act/merge?source=dev&destination=main&despite_checks=amount").text
     assert "it is -1" in answer
     assert FormReader(answer).conf["despite_checks"] == "amount"
+
+
+def test_sync_opens_a_form_that_syncs_whatever_it_is_named(history, forms, page):
+    from lakeops.airflow.dags import create_mirror_dag, mirror_dag
+
+    known(create_mirror_dag(connection="mine"))
+    known(mirror_dag("my_mirror", connection="mine"))
+    assert FormReader(page("flights/act/mirror?mirror=flights").text).to == "/api/v2/dags/my_mirror/dagRuns"
+
+
+def test_a_revert_goes_to_the_default_branch(lake, page):
+    trunk = lake.create_repository("other", default_branch="trunk").branch("trunk")
+    trunk.put("a", b"1")
+    assert "/act/revert?branch=trunk&amp;ref=" in page(f"other/commit/{trunk.commit('load').id}").text
+
+
+@pytest.mark.parametrize(("kind", "has_one"), [("merge", True), ("fsck", False)])
+def test_only_a_form_with_a_dry_run_speaks_of_it(history, forms, page, kind, has_one):
+    assert ("Dry run" in page(f"flights/act/{kind}").text) is has_one
 
 
 def test_a_form_that_is_not_there_is_said(history, forms, page, monkeypatch):

@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from io import BytesIO
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -242,6 +243,26 @@ def table(contents):
     return file.getvalue()
 
 
+def parquets(groups):
+    """A file with a row group of each of these numbers of rows."""
+    file, rows = BytesIO(), pa.table({"origin": ["EWR"], "delay": [0]})
+    with pq.ParquetWriter(file, rows.schema) as writer:
+        for count in groups:
+            writer.write_table(rows.slice(0, count))
+    return file.getvalue()
+
+
+UNTOLD = pa.table(
+    {
+        "at": pa.array([253_402_297_200], pa.timestamp("s", "Europe/Berlin")),
+        "date": pa.array([2_932_897], pa.date32()),
+        "name": pa.array([b"Z\xfcrich"], pa.binary()).view(pa.string()),
+        "fine": ["well"],
+    }
+)
+"""Values that Arrow keeps and Python does not: after the year 9999, and a text that is no UTF-8."""
+
+
 def parquet(rows):
     return table(pa.table({"origin": ["EWR"] * rows, "delay": list(range(rows))}))
 
@@ -263,6 +284,17 @@ def parquet(rows):
         ("long.txt", b"x" * (objects.MOST_BYTES + 5), ["The first 65.5 kB of 65.5 kB"]),
         ("cut.txt", "é".encode() * objects.MOST_BYTES, ["Text"]),
         ("page.html", b"<script>alert(1)</script>", ["<script>alert(1)</script>"]),
+        (
+            "twice.json",
+            b'{"id":1,"id":2,"f":1.10,"n":[],"s":"a,[\\"b"}',
+            ['"id": 1, "id": 2, "f": 1.10, "n": [], "s": "a,['],
+        ),
+        ("long.json", b"[12345678901234567.25, 1E2]", ["[ 12345678901234567.25, 1E2 ]"]),
+        ("deep.json", b"[1" + b",[1" * 400 + b"]" * 401, ["JSON", " …"]),
+        ("wide.csv", b",".join(b"c%d" % at for at in range(60)), ["The first 40 columns.", "c39"]),
+        ("wide.parquet", table(pa.table({f"c{at}": [1] for at in range(45)})), ["45 columns", "The first 40 columns."]),
+        ("late.parquet", parquets([0, 1]), ["EWR 0", "1 row "]),
+        ("dates.parquet", table(UNTOLD), ["date date32", "(OverflowError)", "(UnicodeDecodeError)", "well"]),
     ],
 )
 def test_an_object_is_shown_as_what_it_is(flights, ask, path, data, told):
@@ -272,6 +304,70 @@ def test_an_object_is_shown_as_what_it_is(flights, ask, path, data, told):
     for words in told:
         assert words in text
     assert answer.text.count("<script>") == 1, "the page's own"
+
+
+@pytest.mark.parametrize("path", ["data", "data.tsv"])
+def test_a_table_of_tabs_is_cut_at_tabs(flights, ask, path):
+    kind = "text/tab-separated-values" if path == "data" else None
+    flights.branch("dev").put(path, b"a,b\tc\n", content_type=kind)
+    assert "<th>a,b</th><th>c</th>" in ask(f"/flights/object/dev?path={path}").text
+
+
+def test_tabs_stay_tabs(flights, ask):
+    dev = flights.branch("dev")
+    dev.put("code", b"all:\n\tmake\x07\n")
+    head = dev.commit("subject\n\n\tindented").id
+    assert "all:\n\tmake\\x07<" in ask("/flights/object/dev?path=code").text
+    assert "\n\tindented</pre>" in ask(f"/flights/commit/{head}").text
+
+
+@pytest.mark.parametrize("what", ["wide", "first", "gone", "text"])
+def test_a_schema_is_compared_whole_or_not_at_all(flights, ask, what):
+    dev, names = flights.branch("dev"), [f"c{at}" for at in range(502)]
+    before = pa.table({name: [1] for name in names})
+    dev.put("t", table(before))
+    dev.commit("before")
+    after = before.set_column(501, "c501", pa.array(["x"])) if what == "wide" else before.add_column(0, "new", [[1]])
+    dev.put("t", b"text" if what == "text" else table(after))
+    dev.commit("after")
+    if what == "gone":
+        Path(flights.ref("dev~1").stat("t").physical_address.removeprefix("file://")).unlink()
+    text = shown(ask("/flights/change?before=dev~1&after=dev&path=t"))
+    told = re.findall(r"(?:changed|added|removed) \w+ \S+ \S+ |\d+ columns unchanged|Schema", text)
+    assert told == {
+        "wide": ["Schema", "changed c501 int64 string ", "501 columns unchanged"],
+        "first": ["Schema", "added new · int64 ", "502 columns unchanged"],
+    }.get(what, [])
+
+
+def test_a_page_of_staged_rows_that_change_nothing_says_that_there_are_more(flights, ask, monkeypatch):
+    monkeypatch.setattr(objects, "STAGED", 2)
+    dev, lost = flights.branch("dev"), [f"_temporary/{at:03}" for at in range(89)]
+    with dev.batch() as batch:
+        for path in lost:
+            batch.put(path, b"1")
+    for path in lost:
+        dev.delete(path)
+    link, seen = "/flights/uncommitted/dev", []
+    while link:
+        answer = ask(link)
+        seen.append(shown(answer))
+        following = re.search(r'href="([^"]*)" rel="next"', answer.text)
+        link = html.unescape(following[1]) if following else ""
+    assert len(seen) > 2
+    assert "later/a" in seen[-1]
+    assert not [text for text in seen if "Everything is committed" in text or "Nothing more" in text]
+
+
+@pytest.mark.parametrize(
+    "page", ["tree/dev?prefix", "blame/dev?prefix", "uncommitted/dev?prefix", "search?q", "tags?q"]
+)
+def test_a_field_and_a_copy_hold_the_very_text(flights, ask, page):
+    exact = 'a\u200f\u202e/ü\\"<'
+    text = ask(f"/flights/{page}={quote(exact)}").text
+    assert exact in [html.unescape(value) for value in re.findall(r'value="([^"]*)"', text)]
+    copied = [html.unescape(value) for value in re.findall(r'data-copy="([^"]*)"', text)]
+    assert not copied or f"lakefs://flights/dev/{exact}" in copied
 
 
 def test_a_change_shows_both_sides(flights, ask):
@@ -350,10 +446,15 @@ def test_who_made_a_commit_is_its_dag_and_not_its_workers_user(flights, ask):
 
 
 def test_a_branch_that_was_dropped_says_where_it_was(flights, ask):
+    head = flights.tag("v1").commit_id
+    flights.delete_tag("v1")
     for kind in ("ref", "tree", "uncommitted", "blame"):
         text = shown(ask(f"/flights/{kind}/load-day=1"))
         assert "Deleted" in text
         assert "lakeops branch create" in text
+        text = shown(ask(f"/flights/{kind}/v1"))
+        assert f"lakeops tag create lakefs://flights/v1 lakefs://flights/{head}" in text
+        assert "branch create" not in text
 
 
 def test_the_last_fsck_is_told(flights, ask):
@@ -634,7 +735,7 @@ TABS = ["Branches", "Tags", "Compare", "Garbage collection", "Mirrors", "Integri
 VIEWS = ["History", "Objects", "Blame", "Uncommitted changes", "Compare"]
 BUTTONS = {
     *("Merge", "Tag", "Revert", "Reset", "Move", "Move branch", "Create branch", "Delete", "Delete branch"),  # git
-    *("Restore", "Restore branch", "Sync", "Sweep", "Collect garbage", "Run fsck"),  # the command line
+    *("Restore", "Sync", "Sweep", "Collect garbage", "Run fsck"),  # the command line
     *("Trigger", "Search", "Compare", "copy"),  # Airflow, and any page
 }
 TEMPLATES = Path(pages.__file__).with_name("templates")

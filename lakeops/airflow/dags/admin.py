@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from datetime import timedelta
 from functools import update_wrapper
@@ -17,8 +18,10 @@ from typing import Any
 from airflow.sdk import DAG, Param, get_current_context, task
 
 from lakeops.airflow import operators
+from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.hook import DEFAULT_CONN_ID
 from lakeops.airflow.task import LakeopsPageLink, linked
+from lakeops.model.errors import InvalidInput
 
 REPOSITORY = "^[a-z0-9][a-z0-9-]{2,62}$"
 NAME = r"^(?!-)[^\s/~^?*\[\\]+$"
@@ -44,13 +47,22 @@ def made(
     shown = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
     params = {name: deepcopy(field) for name, field in fields.items()}
     for name, value in dict(given.pop("params", None) or {}).items():
-        if name in params and not isinstance(value, Param):
+        if isinstance(value, Param):
+            params[name] = value
+        elif name in params:
             params[name].value = value
         else:
-            params[name] = value
+            raise InvalidInput(f"the form has no field {name!r}; it has {', '.join(map(repr, params))}")
     default_args = {**defaults.pop("default_args", {}), **(given.pop("default_args", None) or {})}
     shared = {"catchup": False, "description": shown.partition("\n")[0], "doc_md": shown}
     return DAG(dag_id, **{**shared, **defaults, **given, "default_args": default_args, "params": params})
+
+
+def require_fields(params: Mapping[str, Any]) -> None:
+    """Refuse values of fields that the form lacks. The field that was meant may narrow down what is done."""
+    with suppress(RuntimeError):  # no task is running
+        if unknown := {*params} - {*get_current_context()["task"].params}:
+            raise LakeopsFailure(f"the form has no field {', '.join(map(repr, sorted(unknown)))}, so nothing was done")
 
 
 def text(title: str, description: str, default: str | None = None, **schema: Any) -> Param:
@@ -126,12 +138,14 @@ def preview(verb: str, params: Any = None) -> bool:
     """Preview the form's verb. Returns False for a dry run, which ends the run here."""
     from lakeops.airflow.previews import preview as look
 
+    require_fields(params)
     shown = look(verb, params, lakeops_conn_id=params["connection"])
     dry = params["dry_run"]
     print(f"Dry run, nothing is done. This {shown.text}" if dry else f"This {shown.text}")  # noqa: T201 - the task's log
     instance = get_current_context()["ti"]
     instance.xcom_push(key="preview", value=shown.text)
-    instance.xcom_push(key="pinned", value=shown.pinned)
+    if not dry:
+        instance.xcom_push(key="pinned", value=shown.pinned)
     return not dry
 
 
@@ -255,8 +269,8 @@ def reset_dag() -> None:
 )
 def sweep_dag() -> None:
     """Delete what a mark of garbage collection holds."""
-    swept = do("sweep", operators.LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")
-    preview("sweep") >> swept
+    arguments = {**pinned("mark_id"), "force": "{{ params.force }}"}
+    preview("sweep") >> do("sweep", operators.LakeopsGcSweepOperator, **arguments)
 
 
 @form(

@@ -8,16 +8,13 @@ from typing import Any
 from airflow.sdk import DAG, Param, task, task_group
 
 from lakeops.airflow import operators
-from lakeops.airflow.dags.admin import REPOSITORY, connection_field, made, maybe, switch, text
+from lakeops.airflow.dags.admin import REPOSITORY, connection_field, made, maybe, require_fields, switch, text
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.operators.upkeep import FailOn
 
-GIB = 1 << 30
-
-
-def above(gib: float | None) -> str:
-    """A limit in GiB as bytes, for a template; empty for none."""
-    return "" if gib is None else str(round(gib * GIB))
+ALL = "Its name. Empty: all repositories except mirrors."
+ANSWER = timedelta(hours=20)
+"""The time for the answer of a person. A daily run ends before the next one."""
 
 
 def _defaults(schedule: Any, retries: int, delay: timedelta, **more: Any) -> dict[str, Any]:
@@ -40,17 +37,16 @@ def gc_dag(
 
     The report of each mark is in the log of its `mark` task, and in its XCom. The form's *Dry run*, which is on unless
     somebody turns it off, changes neither branches nor commits nor objects. Runs that a schedule or an asset starts do
-    the work. With *Ask above*, a person has to agree before a larger sweep; *Leave it*, and no answer in time, take the
-    mark back, and its commits live again. Retention rules are the repository's: `lakeops gc rules set lakefs://REPO
-    FILE`. A repository without rules keeps every commit, and loses only what was never committed. Branches that runs
-    have left which are deleted or have failed go some days after their last change; the log of `expire` names them.
+    the work. With *Ask above*, a person has to agree before a larger sweep; *Leave it*, and no answer within 20 hours,
+    take the mark back, and its commits live again. Retention rules are the repository's: `lakeops gc rules set
+    lakefs://REPO FILE`. A repository without rules keeps every commit, and loses only what was never committed.
+    Branches of runs that are deleted or have failed go some days after their last change; the log of `expire` names
+    them.
 
     With ``only_show``, scheduled runs change nothing either.
     """
     fields = {
-        "repository": maybe(
-            "Repository", "Its name. Empty: all repositories except mirrors.", repository, pattern=REPOSITORY
-        ),
+        "repository": maybe("Repository", ALL, repository, pattern=REPOSITORY),
         "dry_run": switch("Dry run", "Show what would be deleted, and change nothing.", on=True),
         "force": switch("Force", "Sweep also when a mark holds more than 30 % of a repository's objects."),
         "ask_above_gib": Param(
@@ -69,7 +65,7 @@ def gc_dag(
         ),
         "connection": connection_field(connection),
     }
-    defaults = _defaults(schedule, 2, timedelta(minutes=1), user_defined_macros={"above": above})
+    defaults = _defaults(schedule, 2, timedelta(minutes=1))
     with made(gc_dag, dag_id, arguments, fields, **defaults) as dag:
         scheduled = "dag_run.run_type in ('scheduled', 'asset_triggered')"
         show = f"{{{{ {only_show} if {scheduled} else params.dry_run }}}}"
@@ -81,6 +77,7 @@ def gc_dag(
 def repositories(params: dict[str, Any] | None = None) -> list[str]:
     """The repositories to work on."""
     given = params or {}
+    require_fields(given)
     hook = LakeopsHook(given["connection"])
     with operators.failing_at_once(), hook.get_conn() as lake, hook.naming(lake):
         if given["repository"]:
@@ -104,11 +101,13 @@ def collect(repo: str, show: str, parallel: int) -> None:
         task_id="expire", only_show=show, abandoned_after_days=abandoned, **where
     )
     mark = operators.LakeopsGcMarkOperator(task_id="mark", only_show=show, **where)
-    mark_id = "{{ ti.xcom_pull(task_ids='collect.mark', map_indexes=ti.map_index)['id'] or '' }}"
-    approve = LakeopsGcApprovalOperator(
-        task_id="approve", mark_id=mark_id, above_bytes="{{ above(params.ask_above_gib) }}", only_show=show, **where
-    )
-    sweep = operators.LakeopsGcSweepOperator(task_id="sweep", mark_id=mark_id, force="{{ params.force }}", **where)
+    gib = "{{ '' if params.ask_above_gib is none else (params.ask_above_gib * 1073741824) | round | int }}"
+    pulled = "{{{{ ti.xcom_pull(task_ids='collect.{}', map_indexes=ti.map_index)['{}'] or '' }}}}"
+    asked: dict[str, Any] = {"mark_id": pulled.format("mark", "id"), "above_bytes": gib, "response_timeout": ANSWER}
+    approve = LakeopsGcApprovalOperator(task_id="approve", only_show=show, **asked, **where)
+    # The answer, and not the state of its task, lets a mark through.
+    answered = pulled.format("approve", "mark_id")
+    sweep = operators.LakeopsGcSweepOperator(task_id="sweep", mark_id=answered, force="{{ params.force }}", **where)
     expire >> mark >> approve >> sweep
 
 
@@ -129,9 +128,7 @@ def fsck_dag(
     """
     defaults = _defaults(schedule, 1, timedelta(minutes=1))
     fields = {
-        "repository": maybe(
-            "Repository", "Its name. Empty: all repositories except mirrors.", repository, pattern=REPOSITORY
-        ),
+        "repository": maybe("Repository", ALL, repository, pattern=REPOSITORY),
         "data": switch("Data", "Also read all objects, and verify their contents."),
         "connection": connection_field(connection),
     }
@@ -218,6 +215,7 @@ def create_mirror_dag(
 def mirrors(params: dict[str, Any] | None = None, triggering_asset_events: Any = None) -> list[str]:
     """The mirrors to work on: the one that the form names, those that have something to do, or all."""
     given = params or {}
+    require_fields(given)
     due: set[str] = set()
     for event in (event for events in dict(triggering_asset_events or {}).values() for event in events):
         extra = event.extra or {}

@@ -220,19 +220,10 @@ class LakeopsImportOperator(LakeopsPublishOperator):
                     now = ImportOutcome.of(lake, repository, head, source, folder).shown
                 require_shown(now, self.shown, f"import of {self.source!r}")
 
-        return idempotent.import_objects(
-            repository,
-            branch,
-            run,
-            self.source,
-            self.prefix or "",
-            self.message or f"Import {self.source}",
-            metadata=self.metadata,
-            allow_empty_source=self.allow_empty_source,
-            skip_special=self.skip_special,
-            inventory=self.inventory,
-            on_head=on_head,
-        )
+        options: dict[str, Any] = {"allow_empty_source": self.allow_empty_source, "skip_special": self.skip_special}
+        options |= {"metadata": self.metadata, "inventory": self.inventory, "on_head": on_head}
+        what = (self.source, self.prefix or "", self.message or f"Import {self.source}")
+        return idempotent.import_objects(repository, branch, run, *what, **options)
 
 
 class LakeopsMergeOperator(LakeopsOperator):
@@ -319,19 +310,10 @@ class LakeopsMergeOperator(LakeopsOperator):
                 now = MergeOutcome.of(repository, head, source, strategy).shown
                 require_shown(now, self.shown, f"merge of {self.source!r} into {into!r}")
 
-        result = idempotent.merge(
-            repository,
-            self.source,
-            into,
-            run,
-            message=self.message,
-            metadata=self.metadata,
-            strategy=strategy,
-            tables=self.tables or None,
-            checks=self.checks,
-            despite_checks=tuple(self.despite_checks),
-            on_head=on_head,
-        )
+        options: dict[str, Any] = {"message": self.message, "metadata": self.metadata, "strategy": strategy}
+        options |= {"checks": self.checks, "despite_checks": tuple(self.despite_checks)}
+        options |= {"tables": self.tables or None, "on_head": on_head}
+        result = idempotent.merge(repository, self.source, into, run, **options)
         if result.source_uncommitted:
             self.log.warning("uncommitted changes of %s were left out; commit them first", self.source)
         made = result.reference

@@ -111,13 +111,18 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     return Swept(mark, deleted, size_bytes, versioned)
 
 
-def _prepare(ctx: Context, mark: Mark, *, force: bool) -> None:
-    """Check that a mark may be swept before the catalog records its sweep: after that, links no longer wait for it."""
-    if not force and exceeded(mark.objects, mark.listed):
+def check_share(mark: Mark, *, force: bool) -> None:
+    """Refuse the first sweep of a mark that holds a large share of all objects (``MarkRefused``)."""
+    if mark.state is MarkState.MARKED and not force and exceeded(mark.objects, mark.listed):
         raise MarkRefused(
             f"mark {mark.id} holds {mark.objects:,} of {mark.listed:,} objects, more than "
             f"{SHARE:.0%}: look at its report, and sweep it with --force if that is meant"
         )
+
+
+def _prepare(ctx: Context, mark: Mark, *, force: bool) -> None:
+    """Check that a mark may be swept before the catalog records its sweep: after that, links no longer wait for it."""
+    check_share(mark, force=force)
     with opened(ctx, mark):
         pass
     if REFS_DUMP in ctx.catalog.repositories.get(ctx.repository_id).hooks:
