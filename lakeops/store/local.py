@@ -353,7 +353,7 @@ class _LocalScan:
         more = f" and {len(special) - _SHOWN:,} more beside them" if len(special) > _SHOWN else ""
         return InvalidInput(
             f"{self.url!a} holds what cannot be an object: {shown}{more}; "
-            "remove it, or leave it out with --skip-special"
+            + ("remove it" if self.moving else "remove it, or leave it out with --skip-special")
         )
 
     def _missing_directory(self, names: Names) -> ObjectNotFound | Transient:
