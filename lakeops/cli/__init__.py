@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Let any text be printed, whatever the terminal's encoding. A missing stream becomes one that takes all and gives nothing."""
+    """Let any text be printed, whatever the terminal's encoding. A missing stream can be written and not read."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever started the process
