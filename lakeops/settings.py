@@ -47,8 +47,6 @@ ENVIRONMENT = "environment"
 _OTHERS = {CONFIG, "LAKEOPS_DEBUG", "LAKEOPS_JAVA_RUNTIME", "LAKEOPS_DB_PASSWORD"}
 """Environment variables of lakeops, its Java launcher and its compose file that are no settings."""
 _TESTS = "LAKEOPS_TEST_"
-_HOURS = LONGEST / 3600
-"""The longest time that a setting takes, in hours."""
 unusable = partial(InvalidInput, kind="invalid_settings")
 
 
@@ -82,7 +80,7 @@ class Settings(BaseModel):
     committer: str = Field(default_factory=_user, min_length=1, description="The name of the committer in new commits.")
     fsync: bool = Field(default=True, description="Whether local files are forced to disk before they are used.")
     grace_hours: float = Field(
-        default=24.0, ge=1 / 3600, le=_HOURS, description="The grace period of new repositories."
+        default=24.0, ge=1 / 3600, le=LONGEST / 3600, description="The grace period of new repositories."
     )
     verify_checksums: bool = Field(default=True, description="Whether reads of whole objects check their contents.")
     cache_mb: int = Field(default=256, ge=1, description="Memory for decoded ranges, in MiB.")
@@ -94,10 +92,10 @@ class Settings(BaseModel):
         default=None, description="Where objects outside the namespaces may lie; anywhere when unset."
     )
     publish_minutes: float = Field(
-        default=60.0, gt=0, le=60 * _HOURS, description="How long to wait for a turn to publish to a branch."
+        default=60.0, gt=0, le=LONGEST / 60, description="How long to wait for a turn to publish to a branch."
     )
     outage_minutes: float | None = Field(
-        default=None, ge=0, le=60 * _HOURS, description="How long to wait for a catalog or store that does not answer."
+        default=None, ge=0, le=LONGEST / 60, description="How long to wait for a catalog or store that does not answer."
     )
     gateway_access_key: str | None = Field(default=None, description="Who may read through the gateway.")
     gateway_secret_key: SecretStr | None = Field(default=None, description="What requests to it are signed with.")

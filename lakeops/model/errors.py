@@ -321,16 +321,15 @@ def out_of_resources(error: BaseException | None) -> Transient | None:
     if isinstance(error, MemoryError):
         words = "this process has no memory left for that; give it more "
         words += "(a commit of a million changes takes about 1 GB), or commit in smaller parts"
-        return Transient(words, kind="out_of_resources")
-    if (isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR) or (
+    elif (isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR) or (
         isinstance(error, ImportError) and not _has_free_descriptor()
     ):
         words = "too many files are open in this process; raise the limit (ulimit -n)"
-        return Transient(words, kind="out_of_resources")
-    if isinstance(error, OSError) and (error.errno in _NO_ROOM or "No usable temporary directory" in str(error)):
+    elif isinstance(error, OSError) and (error.errno in _NO_ROOM or "No usable temporary directory" in str(error)):
         words = "no space left for temporary files; free some, or set TMPDIR to a directory on another disk"
-        return Transient(words, kind="out_of_resources")
-    return None
+    else:
+        return None
+    return Transient(words, kind="out_of_resources")
 
 
 def _has_free_descriptor() -> bool:

@@ -101,10 +101,7 @@ def walk(
 
 @contextmanager
 def reading(path: Path, *, follow: bool) -> Iterator[BinaryIO]:
-    """A file open for reading. A symbolic link is refused unless ``follow``.
-
-    Raises ``InvalidInput``, also when it is read.
-    """
+    """A file open for reading. A link is refused unless ``follow``. This and the reads raise ``InvalidInput``."""
     if path.is_dir():
         raise InvalidInput(f"{excerpt(str(path))} is a directory; add --recursive to upload what is in it")
     with translated(path):

@@ -220,10 +220,7 @@ def of_file(file: Path, path: str) -> FileUpload:
 
 
 def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload]:
-    """The uploads of every file below a directory. Raises ``InvalidInput``, ``InvalidPath`` before anything is sent.
-
-    What killed downloads left unfinished is left out.
-    """
+    """The uploads of all files below a directory but unfinished downloads. Raises ``InvalidInput``, ``InvalidPath``."""
     found = []
     for name, status in walk(folder):
         if DRAFT.fullmatch(name):

@@ -159,8 +159,6 @@ _NO_CREDENTIALS = (
     boto.RefreshWithMFAUnsupportedError,
     boto.NoAuthTokenError,
 )
-_EXPIRED = "Credentials were refreshed, but"
-"""How botocore's plain ``RuntimeError`` about keys begins that have expired and cannot be renewed."""
 CONNECTION = (boto.HTTPClientError, boto.IncompleteReadError, boto.ConnectionError, HTTPError)
 """Errors of a request that got no whole answer."""
 
@@ -189,11 +187,10 @@ def translated(bucket: str, url: str) -> Iterator[None]:
         raise _from_answer(error, bucket, ascii(url)) from None
     except (BotoCoreError, HTTPError) as error:
         raise _from_no_answer(error, bucket, ascii(url)) from None
-    except RuntimeError as error:  # it may be of the caller's own file
-        if not str(error).startswith(_EXPIRED):
+    except RuntimeError as error:  # others are of the caller's own file
+        if "the refreshed credentials are still expired" not in str(error):
             raise
-        expired = boto.CredentialRetrievalError(provider="any", error_msg=_EXPIRED)
-        raise _from_no_answer(expired, bucket, ascii(url)) from None
+        raise StoreError(f"bucket {bucket!r}: no usable AWS credentials, they have expired; renew them") from None
 
 
 def _from_answer(error: ClientError, bucket: str, where: str) -> LakeopsError:
