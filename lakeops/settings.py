@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 
+from lakeops.model.clock import LONGEST
 from lakeops.model.errors import InvalidInput, LakeopsError, NotFound
 from lakeops.model.ids import MAX_COMMITTER_BYTES, check_text
 from lakeops.model.names import DEFAULT_CONN_ID, given_place
@@ -79,7 +80,9 @@ class Settings(BaseModel):
     spark_master: str | None = Field(default=None, description="The Spark master, for the spark engine.")
     committer: str = Field(default_factory=_user, min_length=1, description="The name of the committer in new commits.")
     fsync: bool = Field(default=True, description="Whether local files are forced to disk before they are used.")
-    grace_hours: float = Field(default=24.0, gt=0, description="The grace period of new repositories.")
+    grace_hours: float = Field(
+        default=24.0, ge=1 / 3600, le=LONGEST / 3600, description="The grace period of new repositories."
+    )
     verify_checksums: bool = Field(default=True, description="Whether reads of whole objects check their contents.")
     cache_mb: int = Field(default=256, ge=1, description="Memory for decoded ranges, in MiB.")
     disk_cache_mb: int = Field(
@@ -90,10 +93,10 @@ class Settings(BaseModel):
         default=None, description="Where objects outside the namespaces may lie; anywhere when unset."
     )
     publish_minutes: float = Field(
-        default=60.0, gt=0, description="How long to wait for a turn to publish to a branch."
+        default=60.0, gt=0, le=LONGEST / 60, description="How long to wait for a turn to publish to a branch."
     )
     outage_minutes: float | None = Field(
-        default=None, ge=0, description="How long to wait for a catalog or store that does not answer."
+        default=None, ge=0, le=LONGEST / 60, description="How long to wait for a catalog or store that does not answer."
     )
     gateway_access_key: str | None = Field(default=None, description="Who may read through the gateway.")
     gateway_secret_key: SecretStr | None = Field(default=None, description="What requests to it are signed with.")
@@ -115,7 +118,10 @@ class Settings(BaseModel):
     @field_validator("home", "disk_cache", mode="before")
     @classmethod
     def _expand(cls, folder: str | Path) -> Path:
-        return given_place(folder).expanduser().absolute()
+        try:
+            return given_place(folder).expanduser().absolute()
+        except RuntimeError:  # a container's user without a home, or a user that is not there
+            raise ValueError(f"{excerpt(str(folder))} lies in no user's home; write an absolute path") from None
 
     @classmethod
     def load(cls, **given: Any) -> Settings:  # noqa: ANN401 - whatever the fields take
@@ -273,8 +279,8 @@ def _files() -> Iterator[Path]:
     """List the settings files in use, the one that beats the others first. Raises ``InvalidInput``."""
     named = os.environ.get(CONFIG)
     if named:
-        file = Path(named).expanduser()
-        # Unlike Path.is_file, this raises nothing for what cannot be a name.
+        # Unlike those of Path, these raise nothing for what cannot be a name.
+        file = Path(os.path.expanduser(named))  # noqa: PTH111
         if not os.path.isfile(file):  # noqa: PTH113
             raise unusable(f"{CONFIG} names {named!r}, and there is no such file")
         yield file

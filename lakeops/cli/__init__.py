@@ -31,10 +31,10 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Let any text be printed, whatever the terminal's encoding, and take a missing stream for an empty file."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    """Let any text be printed, whatever the terminal's encoding. A missing stream can be written and not read."""
+    for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever started the process
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open until the end
-        elif mode == "w":
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until the end
+        elif name != "stdin":
             stream.reconfigure(errors="backslashreplace")

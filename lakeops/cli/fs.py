@@ -20,7 +20,7 @@ import typer
 
 from lakeops.cli import options
 from lakeops.cli.options import flag, parse_metadata, ref, uri, value
-from lakeops.cli.output import Printer, Styled, is_terminal
+from lakeops.cli.output import Printer, Styled, is_terminal, standard_input
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.formatting import counted, human_size, moment
@@ -93,7 +93,7 @@ def upload(
     with session.progress("Uploading", size=True) as report, branch.batch() as batch:
         put = partial(batch.put, metadata=metadata)
         if source == STDIN:
-            entries = [put(path, sys.stdin.buffer, content_type=content_type or guess_type(path))]
+            entries = [put(path, standard_input(), content_type=content_type or guess_type(path))]
         else:
             counter = ByteCounter(report, "Uploading", sum(item.size_bytes for item in uploads))
             entries = transfer(session, uploads, partial(_upload, put, content_type, counter), counter, parallelism)

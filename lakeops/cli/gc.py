@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_text
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakeops.cli.options import RepositoryUri, argument, flag, uri
-from lakeops.cli.output import Styled
+from lakeops.cli.output import Styled, standard_input
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import InvalidInput, NotFound
@@ -77,7 +76,7 @@ def delete_rules(session: Session, uri: RepositoryUri) -> None:
 
 def _read(file: str) -> str:
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        data = standard_input().read() if file == "-" else Path(file).read_bytes()
         return data.decode("utf-8-sig")
     except OSError as error:
         raise InvalidInput(f"cannot read {file!r}: {error.strerror}") from None

@@ -16,11 +16,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
 import typer
 
 from lakeops.model.encoding import encode
+from lakeops.model.errors import InvalidInput
 from lakeops.model.protection import FAILED, PASSED, WAITING, Verdict
 from lakeops.model.records import BranchHead, Commit, RefRecord
 from lakeops.model.sanitising import safe
@@ -47,6 +48,13 @@ class StdoutFailed(Exception):
 def is_terminal(stream: TextIO) -> bool:
     """Whether a person watches this stream."""
     return stream.isatty()
+
+
+def standard_input() -> BinaryIO:
+    """Return stdin. Raises ``InvalidInput`` when the process was started without one: that is no empty input."""
+    if not sys.stdin.readable():
+        raise InvalidInput("this process has no stdin to read; name a file, or pipe the contents in")
+    return sys.stdin.buffer
 
 
 def plain(piece: Styled) -> str:

@@ -70,7 +70,7 @@ R = TypeVar("R")
 
 
 def naming_what_ran_out(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function: Python's errors about memory or descriptors become ``out_of_resources``."""
+    """Wrap a function: Python's errors about memory, descriptors or room become ``out_of_resources``."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakeops.lake.connection import LakeConnection, ops
+from lakeops.lake.connection import LakeConnection, naming_what_ran_out, ops
 from lakeops.lake.repository import Local, Repository
 from lakeops.model.names import check_asked, check_repository
 from lakeops.model.records import AuditRecord, Split
@@ -61,6 +61,7 @@ class Lake(LakeConnection):
         )
         return Repository(self.context(record))
 
+    @naming_what_ran_out
     def restore_repository(self, name: str, storage_namespace: str, *, of: str | None = None) -> RestoreResult:
         """Make a repository of the dump in its storage namespace, after its catalog was lost.
 
@@ -196,6 +197,7 @@ class Lake(LakeConnection):
         """
         return ops.history.audit(self.catalog, repository, since=since, until=until, actor=actor, amount=amount)
 
+    @naming_what_ran_out
     def replicate(
         self,
         source: str,

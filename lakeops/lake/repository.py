@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
-from lakeops.lake.connection import folder_verb, ops, ref_verb, verb
+from lakeops.lake.connection import folder_verb, naming_what_ran_out, ops, ref_verb, verb
 from lakeops.model.errors import NotFound
 from lakeops.model.marks import Mark
 from lakeops.model.names import check_amount, check_asked
@@ -167,6 +167,7 @@ class GarbageCollection:
     @overload
     def mark(self, *, dry_run: Literal[True]) -> DryRun: ...
 
+    @naming_what_ran_out
     def mark(self, *, dry_run: bool = False) -> Mark | DryRun:
         """Expire commits, and find the files that no live commit, staged row or upload needs.
 

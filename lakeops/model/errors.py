@@ -307,26 +307,29 @@ KINDS: dict[type[LakeopsError], tuple[str, ...]] = {
 
 
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
 def out_of_resources(error: BaseException | None) -> Transient | None:
-    """An error that says that memory or descriptors ran out, in lakeops' words. None for any other error.
+    """An error that says that memory, descriptors or room ran out, in lakeops' words. None for any other error.
 
-    A module that is imported late when no descriptor is free ends in an ``ImportError``, sometimes with no cause, so
-    whether one is free is tried out.
+    Stores name a full disk themselves, so room is that of temporary files. A module that is imported late when no
+    descriptor is free ends in an ``ImportError``, sometimes with no cause, so whether one is free is tried out.
     """
     if isinstance(error, LakeopsError):
         return None
     if isinstance(error, MemoryError):
         words = "this process has no memory left for that; give it more "
         words += "(a commit of a million changes takes about 1 GB), or commit in smaller parts"
-        return Transient(words, kind="out_of_resources")
-    if (isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR) or (
+    elif (isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR) or (
         isinstance(error, ImportError) and not _has_free_descriptor()
     ):
         words = "too many files are open in this process; raise the limit (ulimit -n)"
-        return Transient(words, kind="out_of_resources")
-    return None
+    elif isinstance(error, OSError) and (error.errno in _NO_ROOM or "No usable temporary directory" in str(error)):
+        words = "no space left for temporary files; free some, or set TMPDIR to a directory on another disk"
+    else:
+        return None
+    return Transient(words, kind="out_of_resources")
 
 
 def _has_free_descriptor() -> bool:

@@ -6,12 +6,14 @@ at all.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import stat
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,11 +24,14 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError
 from lakeops.model.names import check_path
 from lakeops.model.sanitising import excerpt
+from lakeops.store.local import RawFile
 
 PLACE = ".lakeops-local"
 """The folder in which a clone keeps its own files."""
 
 _PLACE = re.compile(rf"({re.escape(PLACE)}|lakeop~[0-9]+)[. ]*(:.*)?", re.DOTALL)
+DRAFT = re.compile(r"(.*/)?\.lakeops-[0-9a-v]{20}\.part", re.DOTALL)
+"""Paths of files that a killed call left unfinished: see ``appearing``."""
 _IGNORED = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\ufe00-\ufe0f\ufff0-\ufff8\U000e0000-\U000e0fff]"
 )
@@ -96,12 +101,12 @@ def walk(
 
 @contextmanager
 def reading(path: Path, *, follow: bool) -> Iterator[BinaryIO]:
-    """A file open for reading. A symbolic link is refused unless ``follow``. Raises ``InvalidInput``."""
+    """A file open for reading. A link is refused unless ``follow``. This and the reads raise ``InvalidInput``."""
     if path.is_dir():
         raise InvalidInput(f"{excerpt(str(path))} is a directory; add --recursive to upload what is in it")
     with translated(path):
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
-    with os.fdopen(number, "rb") as file:
+    with io.BufferedReader(RawFile(number, partial(translated, path))) as file:
         yield file
 
 

@@ -277,6 +277,9 @@ def _files(ctx: Context, opened: Output, names: Collection[str] | None) -> pa.Ta
     folder, address = opened.folder, opened.address
     found = list(ctx.store.list(address.rstrip("/")))
     _check_inside(opened, (item.key for item in found))
+    if names is None and not ctx.store.remote:  # on a disk a listing leaves out what cannot be an object
+        scan = ctx.store.scan(under=address, moving=True)
+        found = [item for one in scan for item in map(StoredObject, one.keys, one.sizes, one.mtimes)]
     items = [item for item in found if item.key.startswith(address) and not _scratch(item, address)]
     if names is not None:
         items = [item for item in items if item.key[len(address) :] in names]

@@ -24,7 +24,7 @@ from lakeops.model.names import as_folder, check_path, check_prefix, given_place
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry, guess_type
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, public, require_stageable, when_moved
-from lakeops.ops.files import check_new_path, is_clone_state, reading, translated, walk
+from lakeops.ops.files import DRAFT, check_new_path, is_clone_state, reading, translated, walk
 from lakeops.ops.read import find
 from lakeops.store import layout
 from lakeops.store.in_flight import in_parallel
@@ -220,9 +220,11 @@ def of_file(file: Path, path: str) -> FileUpload:
 
 
 def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload]:
-    """The uploads of every file below a directory. Raises ``InvalidInput``, ``InvalidPath`` before anything is sent."""
+    """The uploads of all files below a directory but unfinished downloads. Raises ``InvalidInput``, ``InvalidPath``."""
     found = []
     for name, status in walk(folder):
+        if DRAFT.fullmatch(name):
+            continue
         file = folder / name
         own = is_clone_state(name)
         if stat.S_ISREG(status.st_mode) and not own and is_text(name):

@@ -70,6 +70,8 @@ def create_repository(
     try:
         check_apart(catalog, stores, namespace)  # of two that claim at once, the later one sees the other's claim
     except NamespaceTaken:
+        if exists(catalog, name):  # another call took up this claim: it and the owner record are that repository's
+            raise AlreadyExists(f"repository {name!r} exists") from None
         store.delete([layout.CLAIM, layout.owner_key(store.url)])
         raise
     first = make_commit(

@@ -287,7 +287,8 @@ class CloudStore(BucketStore):
         del moving
         found = takewhile(lambda item: not until or item.key <= until, self.list(under, after))
         while page := list(islice(found, _PAGE)):
-            special = dict(in_flight(lambda item: (item.key, self._is_marker(item)), page))
+            seen = in_flight(lambda item: (item.key, not item.size_bytes and look_up(self, item.key) is None), page)
+            special = dict(seen)
             kept = [item for item in page if not special[item.key]]
             if len(kept) < len(page) and not skip_special:
                 name = next(item.key for item in page if special[item.key])
@@ -376,9 +377,6 @@ class CloudStore(BucketStore):
                             yield stored(name.removeprefix(root), item)
                     elif name > wanted:
                         return
-
-    def _is_marker(self, item: StoredObject) -> bool:
-        return not item.size_bytes and look_up(self, item.key) is None
 
     def _delete_batch(self, names: dict[str, str]) -> Iterable[DeleteFailure]:
         try:

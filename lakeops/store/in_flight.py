@@ -73,18 +73,18 @@ def read_ahead(load: Callable[[T], R], items: Iterable[T], most: int = IN_FLIGHT
     if len(few) < 2:
         yield from map(load, rest)
         return
-    with ThreadPoolExecutor(most, thread_name_prefix="read-ahead") as pool:
-        ahead: deque[Future[R]] = deque()
-        size = 1
-        try:
-            while True:
-                ahead.extend(pool.submit(load, item) for item in islice(rest, size - len(ahead)))
-                if not ahead:
-                    return
-                yield ahead.popleft().result()
-                size = min(2 * size, most)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ThreadPoolExecutor(most, thread_name_prefix="read-ahead")
+    ahead: deque[Future[R]] = deque()
+    size = 1
+    try:
+        while True:
+            ahead.extend(pool.submit(load, item) for item in islice(rest, size - len(ahead)))
+            if not ahead:
+                return
+            yield ahead.popleft().result()
+            size = min(2 * size, most)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def in_parallel(

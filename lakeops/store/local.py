@@ -14,7 +14,7 @@ import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import groupby, islice
@@ -353,7 +353,7 @@ class _LocalScan:
         more = f" and {len(special) - _SHOWN:,} more beside them" if len(special) > _SHOWN else ""
         return InvalidInput(
             f"{self.url!a} holds what cannot be an object: {shown}{more}; "
-            "remove it, or leave it out with --skip-special"
+            + ("remove it" if self.moving else "remove it, or leave it out with --skip-special")
         )
 
     def _missing_directory(self, names: Names) -> ObjectNotFound | Transient:
@@ -382,12 +382,12 @@ def _kind(entry: os.DirEntry[str]) -> str:
 # --- the store ---
 
 
-class _RawFile(io.FileIO):
+class RawFile(io.FileIO):
     """Unbuffered reads of one file. They raise lakeops' errors: a disk may fail after a file was opened."""
 
-    def __init__(self, descriptor: int, url: str, key: str) -> None:
+    def __init__(self, descriptor: int, translated: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__(descriptor)
-        self._translated = partial(translated, url, key)
+        self._translated = translated
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         with self._translated():
@@ -446,7 +446,7 @@ class LocalStore(ObjectStore):
 
     def open(self, key: str) -> BinaryIO:
         with translated(self.url, key):
-            return io.BufferedReader(_RawFile(self._descriptor(key), self.url, key))
+            return io.BufferedReader(RawFile(self._descriptor(key), partial(translated, self.url, key)))
 
     def open_checked(self, item: StoredObject) -> Opened:
         """An object to be read once. A file system keeps no checksum, so only its size is checked.

@@ -86,6 +86,8 @@ def split_address(address: str) -> tuple[Location, str]:
         place, key = Location("file", "", _directory(address, path + "/", allow_root=True)), _unquote(address, quoted)
     if not key:
         raise _refusal(address, "names no object; add its key")
+    if scheme == "file" and "/" in key:  # its directory would be another one than the URL shows
+        raise _refusal(address, "encodes a slash before the file's name; write / in place of %2F")
     return place, key
 
 

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from lakeops.model.errors import Corrupted, StoreUnavailable, Transient
@@ -106,7 +107,11 @@ def _right(data: bytes, store: ObjectStore, key: str, recorded: Recorded, fetch:
 def open_object(store: ObjectStore, key: str, recorded: Recorded) -> ObjectFile:
     """A seekable file over the contents. Raises ``ObjectNotFound``, ``Corrupted`` here and at its reads."""
     if 0 < recorded.size_bytes <= (_SMALL_FAR if store.remote else _SMALL_NEAR):
-        return _open_small(store, key, recorded)
+        # One request. The byte behind its end shows that it is longer than what was recorded.
+        fetch = partial(store.get_range, key, 0, recorded.size_bytes + 1)
+        data = fetch()
+        recorded.check_size(store.head(key).size_bytes if len(data) > recorded.size_bytes else len(data))
+        return SmallObject(_right(data, store, key, recorded, fetch))
     inner = cast("io.BufferedReader", store.open(key))
     try:
         recorded.check_size(inner.seek(0, os.SEEK_END))
@@ -115,16 +120,6 @@ def open_object(store: ObjectStore, key: str, recorded: Recorded) -> ObjectFile:
     except BaseException:
         inner.close()
         raise
-
-
-def _open_small(store: ObjectStore, key: str, recorded: Recorded) -> SmallObject:
-    # One request. The byte behind its end shows that it is longer than what was recorded.
-    def fetch() -> bytes:
-        return store.get_range(key, 0, recorded.size_bytes + 1)
-
-    data = fetch()
-    recorded.check_size(store.head(key).size_bytes if len(data) > recorded.size_bytes else len(data))
-    return SmallObject(_right(data, store, key, recorded, fetch))
 
 
 class ObjectFile(io.BufferedReader):
@@ -196,22 +191,19 @@ class _SizeChecked(io.RawIOBase):
         return self._inner
 
     def _take(self, data: memoryview, *, ended: bool = False) -> None:
+        if self._flaw is not None:
+            raise self._flaw
         try:
-            self._check(data, ended=ended)
+            start, size = self._position, self._recorded.size_bytes
+            self._position += len(data)
+            if (data and self._position > size) or (ended and self._position < size):
+                raise self._recorded.flaw(f"gave {self._position:,} bytes, and {size:,} were recorded")
+            if self._hash and start <= self._hashed <= self._position:
+                self._hash.update(data[self._hashed - start :])
+                self._hashed = self._position
+                if self._hashed == size:
+                    digest, self._hash = self._hash.hexdigest(), None
+                    self._recorded.check_digest(digest, *self._place)
         except Corrupted as error:
             self._flaw = error
             raise
-
-    def _check(self, data: memoryview, *, ended: bool) -> None:
-        if self._flaw is not None:
-            raise self._flaw
-        start, size = self._position, self._recorded.size_bytes
-        self._position += len(data)
-        if (data and self._position > size) or (ended and self._position < size):
-            raise self._recorded.flaw(f"gave {self._position:,} bytes, and {size:,} were recorded")
-        if self._hash and start <= self._hashed <= self._position:
-            self._hash.update(data[self._hashed - start :])
-            self._hashed = self._position
-            if self._hashed == size:
-                digest, self._hash = self._hash.hexdigest(), None
-                self._recorded.check_digest(digest, *self._place)

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from lakeops.model.clock import Clock, SystemClock, pause
+from lakeops.model.clock import Clock, pause
 from lakeops.model.errors import StoreUnavailable
 from lakeops.store.base import DeleteFailure, ObjectStore, Opened, StoredObject
 
@@ -233,16 +233,12 @@ class FaultyStore:
 
 def open_faulty(settings: Settings, faults: Faults, *, clock: Clock | None = None) -> Lake:
     """Open a lake whose stores all play the script of ``faults``. Its catalog has no faults."""
-    from lakeops.catalog.open import open_catalog
     from lakeops.lake import Lake
-    from lakeops.store.open import Stores, StoreSettings
+    from lakeops.store.open import Stores
 
-    moments = clock or SystemClock()
-    stores = Stores(
-        StoreSettings(endpoint_url=settings.s3_endpoint_url, region=settings.s3_region, fsync=settings.fsync),
-        wrap=faults.around,
-    )
-    return Lake(open_catalog(settings.catalog_url, clock=moments), settings, stores=stores, clock=moments)
+    lake = Lake.open(settings=settings, clock=clock)
+    lake._stores = Stores(lake.store_settings, wrap=faults.around)  # noqa: SLF001 - before it opens its own
+    return lake
 
 
 def _raise(error: BaseException | None, call: Call) -> None:

@@ -231,6 +231,7 @@ def test_an_error_that_nobody_can_read_has_its_exit_code(process, flights):
         ("fs", "rm", "-r", f"{R}/dev/raw/", "--yes"),
         ("repo", "delete", R),
         ("fs", "upload", "-s", "-", f"{R}/dev/empty"),
+        ("gc", "rules", "set", R),
     ],
     ids=lambda args: args[0],
 )
@@ -238,7 +239,8 @@ def test_no_stdin_at_all(flights, args):
     command = ["/bin/sh", "-c", '"$@" <&-', "sh", sys.executable, "-m", "lakeops", *args]
     done = subprocess.run(command, capture_output=True, check=False, timeout=60)
     assert b"unexpected" not in done.stderr
-    assert done.returncode == (2 if args[0] == "repo" else 0), done.stderr
+    assert done.returncode == (2 if args[0] == "repo" or "upload" in args or "rules" in args else 0), done.stderr
+    assert not flights.branch("dev").exists("empty")
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.errors import has_kind
+from support.errors import has_kind, raising
 
 from lakeops import Lake
 from lakeops.model.errors import InvalidInput
@@ -136,6 +136,32 @@ def test_a_file_that_is_named_is_used_alone(place: Path, tmp_path: Path, monkeyp
     assert Settings.load().cache_mb == 8
     monkeypatch.setenv("LAKEOPS_CONFIG", str(tmp_path / "none.toml"))
     with pytest.raises(InvalidInput, match="no such file", check=has_kind("invalid_settings")):
+        Settings.load()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("HOME", "~nosuchuser/x"),
+        ("DISK_CACHE", "~nosuchuser/x"),
+        ("CONFIG", "~nosuchuser/x"),
+        *(
+            (name, text)
+            for name in ("GRACE_HOURS", "OUTAGE_MINUTES", "PUBLISH_MINUTES")
+            for text in ("inf", "nan", "1e12")
+        ),
+        ("GRACE_HOURS", "0.0002"),
+    ],
+)
+def test_a_value_that_cannot_work_is_named(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"LAKEOPS_{name}", text)
+    with raising("invalid_settings", f"LAKEOPS_{name}"):
+        Settings.load()
+
+
+def test_a_user_without_a_home_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # what it does for a user without a home
+    with raising("invalid_settings", "LAKEOPS_HOME"):
         Settings.load()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mimetypes
 import os
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
@@ -13,6 +14,7 @@ from lakeops.cli.fs import transfer
 from lakeops.cli.output import Printer
 from lakeops.model.errors import InvalidInput, StoreUnavailable
 from lakeops.model.records import ByteCounter
+from lakeops.ops.files import appearing
 
 R = "lakefs://flights"
 
@@ -147,6 +149,21 @@ def test_what_is_no_regular_file_is_refused_before_anything_is_sent(run, flights
     assert uncommitted(flights) == ["raw/c.csv"]
     records = run.json("fs", "upload", "-s", "tree", f"{R}/dev/x", "-r", "--skip-special")
     assert len(records) == 4
+
+
+def test_what_a_killed_download_left_is_no_file_of_the_folder(run, flights, tree, monkeypatch):
+    for name in ("a.txt", "sub/b.txt"):
+        with suppress(KeyboardInterrupt), appearing(tree / name) as file:
+            monkeypatch.setattr(Path, "unlink", lambda _: None)
+            file.write(b"half")
+            raise KeyboardInterrupt
+    assert len([*tree.rglob(".lakeops-*")]) == 2
+    assert len(run.json("fs", "upload", "-s", "tree", f"{R}/dev/x", "-r")) == 4
+
+
+def test_a_file_that_the_disk_refuses_to_read_is_named(run, flights):
+    error = run.error("fs", "upload", "-s", "/proc/self/mem", f"{R}/dev/x")
+    assert error["message"].endswith("/proc/self/mem': input/output error")
 
 
 def test_a_link_that_was_named_is_followed(run, flights, tree):

@@ -137,6 +137,9 @@ def test_files_are_believed_of_a_source_on_this_machine_alone():
 def test_the_setting(monkeypatch):
     monkeypatch.setenv("LAKEOPS_EXTERNAL_PREFIXES", "s3://raw, file:///srv/imports")
     assert Settings.load().external_prefixes == ("s3://raw", "file:///srv/imports")
+    for text, means in (("", None), (",", ())):
+        monkeypatch.setenv("LAKEOPS_EXTERNAL_PREFIXES", text)
+        assert Settings.load().external_prefixes == means
     for bad in ("/srv", "http://x/y"):
         with raising("invalid_settings", "external_prefixes"):
             Settings.load(external_prefixes=[bad])

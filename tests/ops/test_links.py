@@ -70,11 +70,14 @@ def spellings(repo, address):
         "encoded": address.replace("/data/", "/%64ata/"),
         "root encoded": f"file:///%{ord(str(place)[1]):x}{str(place)[2:]}/{key}",
         "through a link": f"file://{link}/{key}",
+        "slashes doubled": f"file:/{address.removeprefix('file:')}",
+        "slashes encoded": f"{repo.storage_namespace}%2F{key.replace('/', '%2F')}",
+        "the last slash encoded": f"file://{link}/data%2f{key.removeprefix('data/')}",
     }
 
 
-STRANGE = ("root encoded", "through a link")
-"""Spellings of the own namespace that are refused as overlapping, whatever is there."""
+STRANGE = ("root encoded", "through a link", "slashes doubled", "slashes encoded", "the last slash encoded")
+"""Spellings of the own namespace that are refused, whatever is there."""
 
 
 @pytest.mark.parametrize("spelling", ["relative", "absolute", "encoded", *STRANGE])
@@ -86,7 +89,7 @@ def test_an_object_that_was_swept_is_not_staged_by_any_spelling(repo, clock, spe
     main.stage(rows(kept=kept))
     elsewhere(repo, clock, sweep_all)
     strange = spelling in STRANGE
-    words = "overlaps with what is managed" if strange else r"1 of 2 are missing.*upload the contents again"
+    words = "overlaps with what|encodes a slash" if strange else r"1 of 2 are missing.*upload the contents again"
     with pytest.raises(errors.InvalidInput if strange else errors.ObjectNotFound, match=words):
         main.stage(rows(kept=kept, swept=spelled))
     main.stage(rows(again=kept))

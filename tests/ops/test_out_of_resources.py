@@ -1,4 +1,4 @@
-"""Memory and descriptors that run out, at each effect of a verb, in Python and on the command line."""
+"""Memory, descriptors and room for temporary files that run out, at each effect of a verb and on the command line."""
 
 import errno
 import html
@@ -19,6 +19,9 @@ ERRORS = [
     pa.ArrowMemoryError("malloc of size 64 failed"),
     OSError(errno.EMFILE, "Too many open files"),
     OSError(errno.ENFILE, "Too many open files in system"),
+    OSError(errno.ENOSPC, "No space left on device"),
+    OSError(errno.EDQUOT, "Disk quota exceeded"),
+    OSError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"),
 ]
 
 
@@ -44,6 +47,8 @@ VERBS: dict[str, Callable[[Lake], object]] = {
     "read": lambda lake: lake.repository("shop").branch("dev").read("a"),
     "commit": lambda lake: lake.repository("shop").branch("main").commit("More"),
     "merge": lambda lake: lake.repository("shop").merge("dev", "target"),
+    "mark": lambda lake: lake.repository("shop").gc.mark(),
+    "dump": lambda lake: lake.repository("shop").refs.dump(),
 }
 
 
@@ -54,7 +59,9 @@ def failing(error):
     return fail
 
 
-each_error = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+each_error = pytest.mark.parametrize(
+    "error", ERRORS, ids=lambda error: getattr(error, "strerror", None) or type(error).__name__
+)
 
 
 @each_error

@@ -1,5 +1,6 @@
 """Outputs: a folder that an engine writes is staged in one step, beside other writers and by tasks that run again."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,7 @@ def test_what_a_store_says_of_an_output_is_checked(repo, monkeypatch, told, says
     with pytest.raises(errors.InvalidInput, match=says), repo.branch("main").output("t/") as url:
         write(url, "a", "1")
         monkeypatch.setattr(LocalStore, "list", odd)
+        monkeypatch.setattr(LocalStore, "remote", True)
     assert list(repo.branch("main").uncommitted()) == []
 
 
@@ -127,6 +129,32 @@ def test_the_folder_of_a_file_is_there(repo, name):
 def test_a_file_outside_of_the_output_is_refused(repo, name):
     with pytest.raises(errors.InvalidPath), repo.branch("main").output("t/") as url:
         url.file(name)
+
+
+def _deep(folder):
+    for letter in "abcd":
+        folder /= letter * 240
+    folder.mkdir(parents=True)
+    (folder / ("p" * 50)).touch()
+
+
+@pytest.mark.parametrize(
+    ("write_odd", "words"),
+    [
+        (lambda folder: (folder / "part-1").symlink_to("/etc/hosts"), "part-1' .a symbolic link.*remove it$"),
+        (lambda folder: os.mkfifo(folder / "part-1"), "part-1' .a pipe"),
+        (lambda folder: Path(os.fsdecode(os.fsencode(folder) + b"/part-\xff")).touch(), "name is not UTF-8"),
+        (_deep, "too long"),
+    ],
+    ids=["link", "pipe", "no text", "long"],
+)
+def test_what_cannot_be_an_object_is_refused_and_not_left_out(repo, write_odd, words):
+    main = repo.branch("main")
+    main.put("t/old", b"1")
+    with pytest.raises(InvalidInput, match=words), main.output("t/") as url:
+        write(url, "part-0", "0")
+        write_odd(Path(urlsplit(url).path))
+    assert [item.path for item in main.list()] == ["t/old"]
 
 
 def test_a_failed_output_stages_nothing(lake, repo):

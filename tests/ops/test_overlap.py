@@ -165,14 +165,20 @@ def test_of_two_that_are_created_at_once_in_each_other_at_most_one_is_made(lake,
         other.repository(made[0]).gc.mark()
 
 
-def test_of_two_that_create_the_same_at_once_the_later_one_is_told_so(lake, base):
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [("before", "another repository of this name, perhaps just now, 'same'"), ("after", "repository 'same' exists")],
+)
+def test_of_two_that_create_the_same_at_once_the_later_one_is_told_so(lake, base, when, words):
+    """After the first one's claim, the other one takes that up as left behind."""
     faults = Faults()
     mine = Lake(lake.catalog, lake.settings, stores=Stores(StoreSettings(fsync=False), wrap=faults.around))
     place = (base / "place").as_uri()
-    faults.hook("put", prefix=layout.CLAIM, action=lambda _call: lake.create_repository("same", place))
-    with pytest.raises(NamespaceTaken, match="another repository of this name, perhaps just now, 'same'"):
+    faults.hook("put", prefix=layout.CLAIM, when=when, action=lambda _call: lake.create_repository("same", place))
+    with pytest.raises((AlreadyExists, NamespaceTaken), match=words):
         mine.create_repository("same", place)
     assert_sound(lake.repository("same"))
+    lake.repository("same").gc.mark()
 
 
 # --- what may be linked ---

@@ -3,7 +3,7 @@
 import pytest
 from support.errors import raising
 
-from lakeops import Lake
+from lakeops import Lake, Settings
 from lakeops.model.errors import StoreUnavailable
 
 WRITES = {
@@ -33,3 +33,22 @@ def test_a_disk_that_is_not_mounted(settings, tmp_path, is_root, write):
         main.commit("found")
         assert [item.path for item in main.list()] == ["a"]
         assert main.read("a") == b"here"
+
+
+def test_a_mirror_that_shows_something_is_not_replicated_anew_below_the_place_of_its_disk(lake, tmp_path):
+    main = lake.create_repository("flights").branch("main")
+    main.put("a", b"here")
+    main.commit("Load")
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    disk.mkdir()
+    with Lake.open(settings=Settings.load(home=tmp_path / "there", fsync=False)) as there:
+        mirror = there.create_mirror("flights", storage_namespace=(disk / "copy").as_uri(), source=lake)
+        mirror.replicate()
+        mirror.sync()
+        disk.rename(away)
+        disk.mkdir()
+        with raising(StoreUnavailable, "is its disk mounted"):
+            there.mirror("flights").replicate()
+        disk.rmdir()
+        away.rename(disk)
+        assert there.mirror("flights").replicate().copied == 0

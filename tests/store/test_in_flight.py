@@ -30,6 +30,15 @@ def test_no_more_is_begun_than_the_window_lets():
     assert len(begun) < 20
 
 
+def test_closing_waits_for_nothing_under_way():
+    go_on, over = threading.Event(), []
+    results = read_ahead(lambda number: number < 3 or (go_on.wait(20), over.append(number)), range(100), most=4)
+    assert [next(results) for _ in range(3)] == [True] * 3
+    results.close()
+    assert over == []
+    go_on.set()
+
+
 def test_an_error_comes_where_its_item_would_have_come():
     results = read_ahead(lambda number: 1 // (3 - number), range(10), most=4)
     assert [next(results) for _ in range(3)] == [0, 0, 1]

@@ -140,7 +140,10 @@ def test_addresses_lead_to_a_store_and_a_key(namespace, address, url, key):
 
 @pytest.mark.parametrize(
     "address",
-    ["s3://bucket", "s3://bucket/", "s3://", "file:///", "file:///a/", "file:///a/../b", "ftp://x/y", "s3a://b/k"],
+    [
+        *("s3://bucket", "s3://bucket/", "s3://", "s3a://b/k", "ftp://x/y"),
+        *("file:///", "file:///a/", "file:///a/../b", "file:///a%2Fb", "file:///a/%2fb"),
+    ],
 )
 def test_addresses_that_lead_nowhere(address):
     with raising("invalid_uri"):

@@ -3,6 +3,7 @@
 import io
 import socket
 import uuid
+from dataclasses import replace
 
 import obstore
 import pytest
@@ -46,6 +47,27 @@ def test_errors_say_what_to_do(play, on_event, operation, status, code, expected
     assert repr(store.bucket) in raised.value.message
     assert "\n" not in raised.value.message
     assert "said the server" not in raised.value.message
+
+
+@pytest.mark.parametrize("operation", CALLS)
+def test_keys_that_have_expired_and_cannot_be_renewed(make_s3, monkeypatch, operation):
+    settings = replace(make_s3("moto").settings, read_timeout=7.25)  # a client of its own
+    monkeypatch.setenv("AWS_CREDENTIAL_EXPIRATION", "2020-01-01T00:00:00Z")
+    with raising(StoreError, "no usable AWS credentials"):
+        CALLS[operation](S3Store("bucket", "p", settings))
+
+
+def test_a_get_gives_the_code_that_a_head_cannot(play, on_event):
+    store, _ = play("HeadObject", lambda _: answer(400, b""), max_attempts=1)
+    on_event(store, "before-send.s3.GetObject", Answers(lambda _: error(400, "ExpiredToken")))
+    with raising(StoreError, "renew or correct them"):
+        store.head("k")
+
+
+def test_an_upload_that_others_aborted_is_tried_again_later(play):
+    store, _ = play("UploadPart", lambda _: error(404, "NoSuchUpload"), max_attempts=1)
+    with raising(StoreUnavailable, "NoSuchUpload"):
+        CALLS["CreateMultipartUpload"](store)
 
 
 @pytest.mark.parametrize("operation", CALLS)

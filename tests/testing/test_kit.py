@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from lakeops import Lake, Settings
+from lakeops.testing import Faults, open_faulty
+
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
@@ -43,6 +46,16 @@ def test_each_test_has_a_lake_of_its_own(lake, lake_settings, lake_clock, tmp_pa
     assert repo.storage_namespace.startswith(tmp_path.as_uri())
     assert lake_settings.home.is_relative_to(tmp_path)
     assert repo.ref("main").commit.creation_date == lake_clock.seconds
+
+
+def test_the_faulty_lake_has_the_settings_of_the_lake(tmp_path):
+    settings = Settings.load(
+        home=tmp_path / "home", fsync=False, grace_hours=1, s3_requester_pays=True, committer="ada"
+    )
+    with Lake.open(settings=settings) as plain, open_faulty(settings, Faults()) as faulty:
+        assert faulty.store_settings == plain.store_settings == faulty.stores().settings
+        graces = [lake.create_repository(name).gc.grace() for name, lake in (("plain", plain), ("faulty", faulty))]
+        assert graces[0] == graces[1]
 
 
 def test_the_faulty_lake_fails_on_demand_only(faulty_lake, lake_faults):

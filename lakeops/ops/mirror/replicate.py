@@ -18,7 +18,6 @@ from lakeops.model.errors import (
     InvalidInput,
     NamespaceTaken,
     NotAllReplicated,
-    NotAMirror,
     NotFound,
     PreconditionFailed,
 )
@@ -27,10 +26,11 @@ from lakeops.ops.context import Context
 from lakeops.ops.deletion_limit import exceeded
 from lakeops.ops.mirror.copying import Moved, copy_objects, copy_seconds, copy_tasks, delete_objects, gives_up
 from lakeops.ops.mirror.source import Reach, SourceLake
+from lakeops.ops.mirror.sync import following
 from lakeops.ops.overlap import check_apart, read_claim
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import check_nobody_owns, known_at
-from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
+from lakeops.store.layout import CLAIM, DATA, METADATA, METARANGES, RANGES
 from lakeops.store.open import overlap
 from lakeops.store.reader import read_small
 
@@ -119,14 +119,16 @@ def replicate_to_mirror(
 
     Raises:
         NotAMirror: it was promoted to a writable repository, which no source may overwrite.
+        StoreUnavailable: it shows commits and its namespace has no metadata: its disk is not mounted.
         LakeopsError: the errors of ``Lake.replicate``.
     """
-    if ctx.catalog.mirrors.get(ctx.repository_id).promoted_writable is not None:
-        raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; nothing is copied over it")
+    state, initial = following(ctx)
+    # A mirror that shows something has had its metadata: where that is gone, its disk is not mounted.
+    needs = METADATA if any(ref.promoted not in (None, initial.id) for ref in state.refs) else ""
     here = ctx.repository.storage_namespace
     with reach(source) as origin:
         check_apart(ctx.catalog, ctx.stores(), here, mirrors=True)
-        stores = origin.lake.stores().at(origin.repository.storage_namespace), ctx.stores().at(here)
+        stores = origin.lake.stores().at(origin.repository.storage_namespace), ctx.stores().at(here, needs=needs)
         return replicate(*stores, ctx.engine(), delete=delete, force=force, progress=ctx.progress)
 
 

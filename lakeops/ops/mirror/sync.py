@@ -323,7 +323,7 @@ def is_due(mirror: MirrorRecord, wait: Wait, now: int, newest: Remaining) -> boo
 @contextmanager
 def _read_mirror(ctx: Context) -> Iterator[tuple[MirrorState, Commit]]:
     """The mirror and its initial commit. Records how the pass ended, so that a status tells it later."""
-    before, initial = _following(ctx)
+    before, initial = following(ctx)
     try:
         yield before, initial
     except LakeopsError as error:
@@ -334,7 +334,7 @@ def _read_mirror(ctx: Context) -> Iterator[tuple[MirrorState, Commit]]:
         ctx.catalog.mirrors.note(ctx.repository_id, error=None)
 
 
-def _following(ctx: Context) -> tuple[MirrorState, Commit]:
+def following(ctx: Context) -> tuple[MirrorState, Commit]:
     """The mirror and its initial commit. Raises ``NotAMirror`` when it follows no source any more."""
     mirrors, commits, name = ctx.catalog.mirrors, ctx.catalog.commits, ctx.repository_id
     state, initial = ctx.catalog.in_snapshot(lambda: (mirrors.mirror_state(name), commits.initial_commit(name)))
@@ -392,7 +392,7 @@ def due(ctx: Context, reach: Reach, source: SourceLake | None = None) -> bool:
 
     It records that the source was seen, and nothing else. Errors are those of ``sync``.
     """
-    state, initial = _following(ctx)
+    state, initial = following(ctx)
     unreported = state.mirror.reports and state.needs - set(state.mirror.kept)
     if state.mirror.error is not None or unreported or any(ref.candidate for ref in state.refs):
         return True

@@ -173,9 +173,9 @@ def status_of(error: ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def is_missing_to_head(error: ClientError) -> bool:
-    """Whether a HEAD found no object. The answer has no body, so anything on the way may have given it."""
-    return error.operation_name == "HeadObject" and status_of(error) == 404
+def is_vague(error: ClientError) -> bool:
+    """Whether a GET has to say what a HEAD's answer means. It has no body: no code, and a proxy may have given it."""
+    return error.operation_name == "HeadObject" and (status_of(error) == 404 or code_of(error) == "400")
 
 
 @contextmanager
@@ -187,6 +187,10 @@ def translated(bucket: str, url: str) -> Iterator[None]:
         raise _from_answer(error, bucket, ascii(url)) from None
     except (BotoCoreError, HTTPError) as error:
         raise _from_no_answer(error, bucket, ascii(url)) from None
+    except RuntimeError as error:  # others are of the caller's own file
+        if "the refreshed credentials are still expired" not in str(error):
+            raise
+        raise StoreError(f"bucket {bucket!r}: no usable AWS credentials, they have expired; renew them") from None
 
 
 def _from_answer(error: ClientError, bucket: str, where: str) -> LakeopsError:
@@ -208,7 +212,7 @@ def _from_answer(error: ClientError, bucket: str, where: str) -> LakeopsError:
         return StoreError(f"{place}: {where} is archived; restore it first ({code})")
     if code in _DENIED or status == 403:
         return StoreError(f"{place}: access to {where} is denied ({code}); give these credentials the right to it")
-    if (code in _MISSING or status == 404) and not is_missing_to_head(error):
+    if (code in _MISSING or status == 404) and code != "NoSuchUpload" and not is_vague(error):
         return ObjectNotFound(f"there is no object {where}")
     if code == "KeyTooLongError":
         return InvalidPath(f"{where} is longer than this server takes")

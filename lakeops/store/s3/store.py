@@ -28,7 +28,7 @@ from lakeops.store.base import (
 from lakeops.store.bucket import BucketStore, listing_prefix
 from lakeops.store.layout import PROBE
 from lakeops.store.reader import CheckedFile
-from lakeops.store.s3.client import CONNECTION, client, code_of, is_missing_to_head, status_of, translated, xml_part
+from lakeops.store.s3.client import CONNECTION, client, code_of, is_vague, status_of, translated, xml_part
 from lakeops.store.s3.direct import direct
 from lakeops.store.s3.scan import borders, scan
 from lakeops.store.s3.upload import ObjectWrite, ServerCopy, proof_of, swap
@@ -161,12 +161,12 @@ class S3Store(BucketStore):
 
     @contextmanager
     def _confirming(self, key: str) -> Iterator[None]:
-        """Turn botocore's errors into lakeops' own. Where a HEAD found nothing a GET has to say so too."""
+        """Turn botocore's errors into lakeops' own. A GET has to say what a HEAD's answer means."""
         with self._translated(key):
             try:
                 yield
             except ClientError as error:
-                if is_missing_to_head(error):
+                if is_vague(error):
                     self._read(key, 0, 1)
                 raise
 
