@@ -209,7 +209,7 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
         **dict.fromkeys(("commit_id", "name", "said_by", "run"), _text),
         "state": _one_of(protection.PASSED, protection.FAILED),
         "at": _number,
-        "findings": partial(_text, at_most=protection.MAX_FINDINGS),
+        "findings": partial(_text, at_most=4 * protection.MAX_FINDINGS),
     },
     "move": {
         "kind": _one_of(*RefKind),
