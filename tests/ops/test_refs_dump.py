@@ -524,6 +524,16 @@ def test_what_is_there_is_not_replaced(opened, tmp_path, clock):
     assert audit.count("create-repository") == 1, "records that the catalog still has are not written twice"
 
 
+def test_a_repository_that_is_restored_under_another_name_takes_puts_in_the_same_process(opened, tmp_path, clock):
+    lake = opened("home")
+    repo = full_of_history(lake, tmp_path / "bucket", clock)
+    lake.delete_repository("flights")
+    lake.restore_repository("flights-eu", repo.storage_namespace)
+    main = lake.repository("flights-eu").branch("main")
+    main.put("new", b"1")
+    assert [one.path for one in main.uncommitted()] == ["new"]
+
+
 @pytest.mark.parametrize("kind", ["branch", "tag"])
 def test_a_ref_that_was_deleted_stays_deleted_whatever_the_log_has_lost(opened, tmp_path, clock, kind):
     """The catalog is older, or was damaged: the log knows of the ref's making and not of its deletion."""
