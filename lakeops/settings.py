@@ -76,9 +76,7 @@ class Settings(BaseModel):
     s3_requester_pays: bool = Field(default=False, description="Whether requests to buckets agree to pay for them.")
     engine: Literal["auto", "local", "spark"] = Field(default="auto", description="Where range work runs.")
     spark_master: str | None = Field(default=None, description="The Spark master, for the spark engine.")
-    committer: str = Field(
-        default_factory=_user, min_length=1, max_length=1024, description="The name of the committer in new commits."
-    )
+    committer: str = Field(default_factory=_user, min_length=1, max_length=1024, description="The committer's name.")
     fsync: bool = Field(default=True, description="Whether local files are forced to disk before they are used.")
     grace_hours: float = Field(default=24.0, gt=0, description="The grace period of new repositories.")
     verify_checksums: bool = Field(default=True, description="Whether reads of whole objects check their contents.")

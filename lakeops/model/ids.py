@@ -106,9 +106,7 @@ OBJECT_METADATA_BYTES = 2 * 1024
 COMMIT_METADATA_BYTES = 64 * 1024
 """All keys and values of one commit, in UTF-8."""
 ALONG_BYTES = 1024 * 1024
-"""Bytes of co-author notes that a commit keeps whole."""
-JUDGEMENT_BYTES = 1024 * 1024
-"""Bytes of the checks that a merge says have passed, and of those that it goes around."""
+"""Bytes of co-author notes that a commit keeps whole, and of a list of checks that a merge rests on."""
 MAX_MESSAGE_BYTES = 64 * 1024
 MAX_CONTENT_TYPE_BYTES = 255
 MAX_CHECKSUM_BYTES = 256
@@ -127,11 +125,6 @@ def check_text(what: str, text: str, *, at_most: int, at_least: int = 0) -> str:
     if reason is not None:
         raise InvalidInput(f"{what}: it {reason}")
     return text
-
-
-def cut_text(text: str, at_most: int) -> str:
-    """The beginning of a text, of so many bytes in UTF-8."""
-    return text.encode()[:at_most].decode(errors="ignore")
 
 
 def check_metadata(metadata: Mapping[str, str] | None, *, at_most: int = OBJECT_METADATA_BYTES) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, PreconditionFailed
-from lakeops.model.ids import JUDGEMENT_BYTES, check_text, cut_text
+from lakeops.model.ids import ALONG_BYTES, check_text
 from lakeops.model.names import check_asked
 from lakeops.model.protection import FAILED, MAX_FINDINGS, PASSED, WAITING, Verdict
 from lakeops.model.records import DESPITE, VOUCHED, Commit
@@ -106,8 +106,8 @@ class Judgement:
     def metadata(self) -> dict[str, str]:
         """The pairs of a merge's metadata that record it. Those of the oldest commits are left out of a long list."""
         told = ((VOUCHED, self.passed), (DESPITE, self.despite))
-        lists = {key: "".join(f"{' '.join(pair)}\n" for pair in pairs) for key, pairs in told if pairs}
-        return {key: cut_text(text, JUDGEMENT_BYTES).rpartition("\n")[0] for key, text in lists.items()}
+        lists = {key: "".join(f"{' '.join(pair)}\n" for pair in pairs).encode() for key, pairs in told if pairs}
+        return {key: text[:ALONG_BYTES].rpartition(b"\n")[0].decode() for key, text in lists.items()}
 
 
 def brought(ctx: Context, sides: MergeInputs) -> list[Commit]:

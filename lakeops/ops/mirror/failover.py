@@ -1,10 +1,10 @@
 """Fail over to a mirror, and afterwards let those older commits live again that are whole.
 
-A fail-over looks at nothing but what the mirror shows, and expires all other commits as unproved. A restore of a dump
-does so with commits whose metarange is not there. ``verify_history``
-lets a commit live again whose metarange, ranges and objects are all there. It looks at what a commit does not share
-with a whole one, so the cost follows the changes in history. Commits that nothing live descends from stay expired. A
-mark begins with this check, and gives up what is left: what such commits need may be garbage from then on.
+A fail-over looks at nothing but what the mirror shows, and expires all other commits as unproved. So does a restore of
+a dump with commits that lack a metarange. ``verify_history`` lets a commit live again whose metarange, ranges and
+objects are all there. It looks at what a commit does not share with a whole one, so the cost follows the changes in
+history. Commits that nothing live descends from stay expired. A mark begins with this check, and gives up what is left:
+what such commits need may be garbage from then on.
 """
 
 from __future__ import annotations

@@ -25,15 +25,7 @@ from lakeops.model import ids as texts
 from lakeops.model import protection
 from lakeops.model.clock import LONGEST, Ids
 from lakeops.model.encoding import JsonRecord
-from lakeops.model.errors import (
-    AlreadyExists,
-    Corrupted,
-    InvalidInput,
-    NamespaceTaken,
-    NotFound,
-    ObjectNotFound,
-    RecordRefused,
-)
+from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NamespaceTaken, NotFound, RecordRefused
 from lakeops.model.mirrors import RefName
 from lakeops.model.names import check_repository, flaw
 from lakeops.model.records import Commit, RefKind, RepositoryRecord, Split
@@ -141,7 +133,7 @@ def _read_part(store: ObjectStore, folder: str, part: DumpFile) -> Iterator[byte
                     size += len(piece)
                     digest.update(piece)
                     file.write(piece)
-        except ObjectNotFound:
+        except NotFound:
             raise Corrupted(f"{place}, a part of the dump, is not there; nothing was restored") from None
         if size != part.size_bytes or digest.hexdigest() != part.sha256:
             raise Corrupted(f"{place} is not what was dumped: its digest differs; nothing was restored")
