@@ -1,7 +1,7 @@
 """Dumping a repository's records, and making a repository of a dump. ``ops.refs`` writes and reads the files.
 
 A dump is whole, or holds what came after an earlier cut. Whatever a list of moves cannot say makes it whole: when
-commits expired, came back or were pruned, or the earlier cut is not of this catalog's history.
+commits expired, came back or were pruned, a sweep began, or the earlier cut is not of this catalog's history.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _DUMPABLE = frozenset(
         *("create-branch", "move-branch", "delete-branch", "create-tag", "move-tag", "delete-tag"),
         *("protect", "unprotect", "pass-check", "fail-check", "withdraw-check", "despite-check"),
         *("set-rules", "set-grace", "set-read-only", "add-hook", "remove-hook", "register-mirror", "drop-mirror"),
-        *("take-owner", "accept-restored", "begin-mark", "finish-mark", "begin-sweep", "end-sweep"),
+        *("take-owner", "accept-restored", "begin-mark", "finish-mark", "end-sweep"),
     ]
 )
 """Transitions that moves of refs, and the records that each dump has in full, tell all of. After others it is whole."""

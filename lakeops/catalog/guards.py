@@ -345,8 +345,8 @@ def expired(commit_id: str) -> CommitExpired:
     """The error for a commit that retention took."""
     return CommitExpired(
         f"commit {commit_id} is expired: the retention rules keep it no longer, and its objects may be gone; "
-        "start from a newer commit, or lengthen retention to keep such commits in future (after a fail-over, "
-        "`lakeops mirror verify-history` brings back what is whole)"
+        "start from a newer commit, or lengthen retention to keep such commits in future (after a fail-over "
+        "or a restore, `lakeops mirror verify-history` brings back what is whole)"
     )
 
 

@@ -259,13 +259,13 @@ def promote_writable(
 
 @command(app, "verify-history", example="mirror verify-history lakefs://flights", progress=True)
 def verify_history(session: Session, uri: RepositoryUri) -> None:
-    """After a fail-over, verify older commits, and make those readable that are complete.
+    """After a fail-over or a restore, verify older commits, and make those readable that are complete.
 
     It reads their metaranges and ranges, and looks whether each object is there, without reading it.
     """
-    mirror = session.mirror(uri)
+    repository = session.repository(uri)
     with session.progress("verify-history"):
-        proved = mirror.verify_history()
+        proved = repository.verify_history()
     commits = counted(proved.commits, "commit")
     session.answer(proved, [f"{commits} live again; {proved.unproved:,} are not complete, or were never shown"])
 

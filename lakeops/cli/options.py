@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ import typer
 
 from lakeops.model.errors import InvalidInput
 from lakeops.model.names import OTHER_SCHEME, SCHEME, LakeUri, given_place, split_connection
+from lakeops.model.sanitising import excerpt
 
 T = TypeVar("T")
 _NEXT_PAIR = re.compile(r"[\w.:/-]+=")
@@ -138,7 +140,7 @@ _KEY = "A key for this call: a second call with it returns the first one's commi
 IdempotencyKey = Annotated[str | None, value("--idempotency-key", "KEY", _KEY)]
 _PARENT = "For a merge commit: the parent to compare with, counted from 1."
 ParentNumber = Annotated[int | None, typer.Option("--parent-number", "-m", metavar="N", help=_PARENT)]
-Amount = Annotated[int | None, value("--amount -n", "N", "Show at most this many.", min=0)]
+Amount = Annotated[int | None, value("--amount -n", "N", "Show at most this many.", min=0, max=sys.maxsize)]
 After = Annotated[str, value("--after", "NAME", "Show only items after this one.")]
 Prefix = Annotated[str, value("--prefix", "TEXT", "Show only those that begin with this.")]
 PreSign = Annotated[str, value("--pre-sign", "true|false", "Show a URL that anyone can read for a while.")]
@@ -170,7 +172,14 @@ def parse_metadata(pairs: list[str] | None) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for text in pairs or ():
-        first, *rest = next(csv.reader([text]), [""]) if text.count("=") > 1 else [text]
+        line = text.replace("\n", "\0n").replace(
+            "\r", "\0r"
+        )  # no argument has NUL, and a line end would end the record
+        try:
+            fields = next(csv.reader([line]), [""]) if text.count("=") > 1 else [line]
+        except csv.Error as error:  # it is too long
+            raise InvalidInput(f"--meta {excerpt(text)} cannot be split into pairs: {error}") from None
+        first, *rest = (one.replace("\0n", "\n").replace("\0r", "\r") for one in fields)
         if not all(_NEXT_PAIR.match(pair) for pair in rest):
             raise InvalidInput(f"--meta {text!r} may be one pair or several; put a pair with a comma in double quotes")
         for key, equals, value in (pair.partition("=") for pair in (first, *rest)):

@@ -133,7 +133,7 @@ def restore(
         done,
         ["Repository ", (f"lakefs://{name}", "green"), " restored as of ", moment(done.at), "."],
         [counted(done.commits, "commit"), "."],
-        *([[counted(done.expired, "commit"), " expired, because their files are gone."]] if done.expired else []),
+        *([[counted(done.expired, "commit"), " expired, because their files are not there."]] if done.expired else []),
         *([["Files are missing of ", ", ".join(done.missing), "."]] if done.missing else []),
     )
     session.note(f"Look at it: lakeops fsck lakefs://{name}")

@@ -203,7 +203,7 @@ class LakeConnection:
         self._cache: RangeCache | None = None
         self._engine: Engine | None = None
         self._disk_cache: DiskCache | None = None
-        self._stage_queues: dict[tuple[str, str], StageQueue] = {}
+        self._stage_queues: dict[tuple[str, ...], StageQueue] = {}
 
     @classmethod
     @naming_what_ran_out

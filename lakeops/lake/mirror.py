@@ -61,7 +61,6 @@ class Mirror(Repository):
     status: Final = verb(lambda: ops.mirror.inspection.status)
     loss: Final = source_verb(lambda: ops.mirror.failover.loss)
     promote_writable: Final = source_verb(lambda: ops.mirror.failover.promote_writable)
-    verify_history: Final = verb(lambda: ops.mirror.failover.verify_history)
     verify: Final = verb(lambda: ops.mirror.inspection.verify_promoted)
     delete: Final = source_verb(lambda: ops.mirror.create.delete_mirror)
 

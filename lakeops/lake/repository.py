@@ -423,6 +423,7 @@ class Repository:
     fsck: Final = verb(lambda: ops.fsck.check.fsck)
     owner: Final = verb(lambda: ops.owner.find_owner)
     adopt: Final = verb(lambda: ops.owner.adopt)
+    verify_history: Final = verb(lambda: ops.mirror.failover.verify_history)
 
     @property
     def gc(self) -> GarbageCollection:

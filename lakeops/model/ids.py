@@ -106,7 +106,7 @@ OBJECT_METADATA_BYTES = 2 * 1024
 COMMIT_METADATA_BYTES = 64 * 1024
 """All keys and values of one commit, in UTF-8."""
 ALONG_BYTES = 1024 * 1024
-"""Bytes of co-author notes that a commit keeps whole."""
+"""Bytes of co-author notes that a commit keeps whole, and of a list of checks that a merge rests on."""
 MAX_MESSAGE_BYTES = 64 * 1024
 MAX_CONTENT_TYPE_BYTES = 255
 MAX_CHECKSUM_BYTES = 256

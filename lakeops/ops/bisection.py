@@ -21,7 +21,7 @@ from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import Corrupted, InvalidInput, NotFound
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context, history_of, require_live, resolve_commit
-from lakeops.ops.files import appearing
+from lakeops.ops.files import appearing, translated
 from lakeops.store.reader import parse_json
 
 MOST_SHOWN = 10
@@ -158,7 +158,7 @@ def mark_bisect(ctx: Context, verdict: Verdict, *refs: str) -> Bisection:
 
 def end_bisect(ctx: Context) -> None:
     """Forget the search that is under way. Without one nothing happens."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         _file(ctx).unlink()
 
 
@@ -193,10 +193,11 @@ def _file(ctx: Context) -> Path:
 
 def _kept(ctx: Context, state: Bisection) -> Bisection:
     file = _file(ctx)
-    file.parent.mkdir(parents=True, exist_ok=True)
     kept = {name: getattr(state, name) for name in ("bad", "good", "skipped", "first_parent")}
-    with appearing(file) as draft:
-        draft.write(json.dumps(kept).encode())
+    with translated(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with appearing(file) as draft:
+            draft.write(json.dumps(kept).encode())
     return state
 
 
@@ -208,7 +209,7 @@ def _read(ctx: Context) -> Bisection:
         if not all(isinstance(one, str) for one in (*good, *skipped, *([] if bad is None else [bad]))):
             raise ValueError(good)
         return Bisection(ctx.repository_id, bad, tuple(good), tuple(skipped), bool(said["first_parent"]))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise NotFound(f"no bisection of {ctx.repository_id!r} is under way; begin with lakeops bisect start") from None
     except (ValueError, KeyError, TypeError):
         raise Corrupted(f"{file} holds no bisection; forget it with lakeops bisect reset") from None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, PreconditionFailed
-from lakeops.model.ids import check_text
+from lakeops.model.ids import ALONG_BYTES, check_text
 from lakeops.model.names import check_asked
 from lakeops.model.protection import FAILED, MAX_FINDINGS, PASSED, WAITING, Verdict
 from lakeops.model.records import DESPITE, VOUCHED, Commit
@@ -104,9 +104,10 @@ class Judgement:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The pairs of a merge's metadata that record it."""
+        """The pairs of a merge's metadata that record it. Those of the oldest commits are left out of a long list."""
         told = ((VOUCHED, self.passed), (DESPITE, self.despite))
-        return {key: "\n".join(map(" ".join, pairs)) for key, pairs in told if pairs}
+        lists = {key: "".join(f"{' '.join(pair)}\n" for pair in pairs).encode() for key, pairs in told if pairs}
+        return {key: text[:ALONG_BYTES].rpartition(b"\n")[0].decode() for key, text in lists.items()}
 
 
 def brought(ctx: Context, sides: MergeInputs) -> list[Commit]:

@@ -99,7 +99,7 @@ class Context:
     engine: Callable[[], Engine]
     range_cache: Callable[[], RangeCache]
     disk_cache: Callable[[], DiskCache | None] = lambda: None
-    stage_queues: dict[tuple[str, str], StageQueue] = field(default_factory=dict)
+    stage_queues: dict[tuple[str, ...], StageQueue] = field(default_factory=dict)
     progress: Progress = quiet
 
     @cached_property
@@ -198,7 +198,7 @@ class Context:
 
     def stage_queue(self, branch: str) -> StageQueue:
         """The small changes of this process that are on their way to a branch."""
-        where = (self.repository.storage_namespace, branch)
+        where = (self.repository_id, self.repository.storage_namespace, branch)
         found = self.stage_queues.get(where)
         return found or self.stage_queues.setdefault(where, StageQueue(self.catalog, self.repository_id, branch))
 

@@ -128,7 +128,7 @@ def changing(
                     dump(ctx)
                 else:
                     _run(hook, replace(event, new=new))
-            except LakeopsError as error:
+            except (LakeopsError, OSError) as error:  # a dump begins as local files
                 failed = "%s of %r is done, and hook %r after it failed: %s"
                 _log.warning(failed, event.action, event.ref, hook.name, error)
         return done

@@ -140,8 +140,9 @@ def merge(
             metarange = metarange_of(ours)
         if squash and not summary.total and not allow_empty:
             raise UpToDate
-        parents = (found.head,) if squash else (found.head, ours)
-        said = {**pairs, **judged.metadata, **({SQUASHED: ours.id} if squash else {})}
+        alone = squash or ours.id == found.head.id
+        parents = (found.head,) if alone else (found.head, ours)
+        said = {**pairs, **judged.metadata, **({SQUASHED: ours.id} if alone else {})}
         plan = CommitPlan(
             metarange,
             parents,

@@ -25,7 +25,7 @@ from lakeops.catalog.guards import Hooks
 from lakeops.catalog.records import BranchSnapshot, BranchState, Intent, Publish
 from lakeops.model.clock import pause, stopwatch
 from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
-from lakeops.model.ids import make_commit
+from lakeops.model.ids import MAX_MESSAGE_BYTES, make_commit
 from lakeops.model.protection import HookEvent
 from lakeops.model.records import Commit, IdempotentRequest, Summary
 from lakeops.ops.checks import Judgement, sparing
@@ -201,7 +201,7 @@ def publish(
     commit = make_commit(
         parents=plan.parents,
         committer=ctx.actor,
-        message=plan.message,
+        message=plan.message.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore"),  # it may list many commits
         metadata=plan.metadata,
         creation_date=ctx.seconds(),
         meta_range_id=plan.metarange.id,

@@ -38,6 +38,7 @@ CASES = {
     "too little of a URI": (["log", R], 2, "invalid_uri"),
     "no path": (["fs", "stat", f"{R}/main"], 2, "invalid_uri"),
     "two repositories": (["merge", f"{R}/dev", "lakefs://other/main"], 2, "invalid_uri"),
+    "long metadata": (["commit", f"{R}/dev", "-m", "x", "--meta", "=" * (128 << 10) + "x"], 2, "invalid_input"),
     "bad metadata": (["commit", f"{R}/dev", "-m", "x", "--meta", "novalue"], 2, "invalid_input"),
     "two limits": (["branch", "reset", f"{R}/dev", "--prefix", "a", "--object", "b"], 2, "invalid_input"),
     "two-way alone": (["diff", f"{R}/dev", "--two-way"], 2, "invalid_input"),

@@ -195,6 +195,13 @@ def test_bisect_by_hand(run, flights):
     assert run("bisect", "good").exit_code == 4
 
 
+def test_a_bisection_that_cannot_be_kept_is_an_error_that_names_the_place(run, flights, home):
+    (home / "bisect").write_bytes(b"")
+    assert str(home / "bisect") in run("bisect", "start", R).stderr.replace("\n", "")
+    assert run("bisect", "good").exit_code == 4
+    assert run("bisect", "reset", R).exit_code == 0
+
+
 # --- ``blame`` and ``history`` ---
 
 

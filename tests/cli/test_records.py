@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,15 @@ def test_a_conflict_lists_every_path(run, conflict):
     assert "! conflict raw/a.csv\n! conflict z/last.csv\n" in text
 
 
+def test_metadata_keeps_line_ends(run, flights):
+    pairs = {"query": "select *\nfrom t\r\nwhere a=1", "more": "1\n2"}
+    given = f'"query={pairs["query"]}",more={pairs["more"]}'
+    assert run.json("commit", "lakefs://flights/dev", "-m", "x", "--meta", given)["metadata"] == pairs
+    alone = f"query={pairs['query']}"
+    made = run.json("commit", "lakefs://flights/dev", "-m", "x", "--meta", alone, "--allow-empty-commit")
+    assert made["metadata"] == {"query": pairs["query"]}
+
+
 def test_an_idempotency_key_gives_the_same_commit(run, flights):
     args = (
         "commit",
@@ -435,6 +445,8 @@ def test_the_parts_of_a_list_make_the_list(run, rich, name):
         assert len(parts) <= len(whole)
     assert parts == whole
     assert read("--amount", "0") == []
+    assert read("--amount", str(sys.maxsize)) == whole
+    assert run(*name.split(), *args, "--amount", str(sys.maxsize + 1)).exit_code == 2
     if "prefix" in _options_of(name) and name not in {"log", "fs ls"}:  # there it goes on with the URI
         first = str(whole[0][key])
         assert read("--prefix", first) == [one for one in whole if str(one[key]).startswith(first)]

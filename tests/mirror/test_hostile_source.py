@@ -16,7 +16,6 @@ FORGERIES: dict[str, dict[str, Any]] = {
     "an id that is none": {"honest": False, "id": "main~1"},
     "three parents": {"parents": ("0" * 64, "1" * 64, "2" * 64)},
     "a parent that is no id": {"parents": ("main",)},
-    "a parent twice": {"parents": ("0" * 64, "0" * 64)},
     "a generation too high": {"generation": 99},
     "a generation too low": {"generation": 1},
     "a negative generation": {"generation": -4},

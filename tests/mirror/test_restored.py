@@ -1,8 +1,10 @@
 """A mirror whose catalog was restored from a backup notices that its source knows better, and starts over."""
 
+from functools import partial
+
 import pytest
 from support.copies import copied_file
-from support.mirrors import check_whole, open_lake
+from support.mirrors import check_whole, forge, open_lake
 
 from lakeops.model.errors import PreconditionFailed
 
@@ -74,3 +76,43 @@ def test_a_source_that_was_restored_from_a_dump_keeps_what_its_mirrors_show(pair
         pair.replicator.settle()
         assert pair.head() == two.id
         check_whole(pair)
+
+
+CHECKS = [f"{number:03}{'😀' * 247}" for number in range(1000)]
+
+
+def merge_despite_many_checks(pair):
+    for path in "abc":
+        pair.repo.branch("dev").put(path, b"1")
+        pair.repo.branch("dev").commit("declares", checks=CHECKS)
+    pair.repo.merge("dev", "main", despite_checks=CHECKS)
+
+
+def revert_much(pair, *, messages):
+    main = pair.repo.branch("main")
+    for number in range(messages):
+        main.put("a", str(number).encode())
+        main.commit(f"{number}" + "ä" * ((32 << 10) - 1))
+    main.revert(f"main~{messages}..main")
+
+
+LARGEST = {
+    "findings": lambda pair: pair.repo.ref("main").fail_check("quality", "ä" * 5000),
+    "merge of the head itself": lambda pair: pair.repo.merge("dev", "main", allow_empty=True),
+    "one parent twice, as such a merge had": lambda pair: forge(pair, "main", parents=pair.commit().parents * 2),
+    "merge despite many checks": merge_despite_many_checks,
+    "revert of a long title": partial(revert_much, messages=1),
+    "revert of many titles": partial(revert_much, messages=3),
+}
+
+
+@pytest.mark.parametrize("make", LARGEST.values(), ids=LARGEST)
+def test_whatever_verbs_make_is_mirrored_and_restored(pair, tmp_path, clock, make):
+    pair.repo.create_branch("dev")
+    make(pair)
+    pair.catch_up()
+    assert pair.head() == pair.repo.branch("main").commit_id
+    pair.repo.refs.dump()
+    with open_lake(tmp_path / "heir", clock) as heir:
+        restored = heir.restore_repository("flights", pair.repo.storage_namespace)
+    assert (restored.missing, restored.expired) == ((), 0)

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -251,6 +252,14 @@ def test_each_change_is_in_the_dump_at_once(repo, tmp_path, plugin):
     repo.create_tag("v9", "main")
     assert repo.refs.status().behind
     repo.refs.automatic(False)
+
+
+def test_a_dump_without_a_temporary_directory_stops_no_change(repo, tmp_path, monkeypatch, caplog):
+    repo.refs.automatic()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with caplog.at_level(logging.WARNING):
+        repo.create_tag("made", "main")
+    assert "refs-dump" in caplog.text
 
 
 def test_a_dump_that_fails_stops_no_change_but_a_sweep(faulty_lake, faults, lake_clock, caplog):

@@ -26,6 +26,7 @@ from lakeops import Lake
 from lakeops.catalog.tables import REFLOG
 from lakeops.model.errors import (
     AlreadyExists,
+    CommitExpired,
     Corrupted,
     LakeopsError,
     MarkRefused,
@@ -457,6 +458,37 @@ def test_what_is_written_in_a_replica_that_was_restored_is_not_replicated_over(r
     opened("home").replicate(repo.storage_namespace, again.storage_namespace, delete=True)
 
 
+def test_what_arrives_after_a_restore_of_a_replica_lives_again(repo, opened, tmp_path, clock):
+    commits = [*repo.log("main")]
+    late = "_lakefs/metaranges/" + commits[2].meta_range_file
+    shutil.copytree(tmp_path / "bucket", tmp_path / "replica")
+    (tmp_path / "replica" / late).unlink()
+    done = opened("new").restore_repository("flights", (tmp_path / "replica").as_uri())
+    assert done.expired
+    again = opened("new").repository("flights")
+    shutil.copy(tmp_path / "bucket" / late, tmp_path / "replica" / late)
+    again.refs.accept()
+    again.gc.set_rules(None)
+    clock.advance(days=2)
+    again.gc.sweep(again.gc.mark().id)
+    assert [tree(again, one.id) for one in commits] == [tree(repo, one.id) for one in commits]
+
+
+def test_a_restore_of_a_replica_that_was_killed_is_made_again(repo, opened, tmp_path):
+    shutil.copytree(tmp_path / "bucket", tmp_path / "replica")
+    opened("heir")
+    faults = Faults()
+    lake = opened(sqlite_url(tmp_path / "heir"), faults)
+    faults.crash(at=1, when="after", operations=("swap",))
+    with pytest.raises(Crash):
+        lake.restore_repository("flights", (tmp_path / "replica").as_uri())
+    faults.revive()
+    lake.restore_repository("flights", (tmp_path / "replica").as_uri())
+    again = lake.repository("flights")
+    again.refs.accept()
+    assert again.gc.mark().rows == 0
+
+
 def test_on_a_server(repo, opened, empty_postgres_url):
     """From SQLite to PostgreSQL, and from there to another file."""
     before = everything(repo)
@@ -490,6 +522,16 @@ def test_what_is_there_is_not_replaced(opened, tmp_path, clock):
     audit = [one.action for one in lake.audit("flights")]
     assert {**again, "audit": []} == {**before, "audit": []}
     assert audit.count("create-repository") == 1, "records that the catalog still has are not written twice"
+
+
+def test_a_repository_that_is_restored_under_another_name_takes_puts_in_the_same_process(opened, tmp_path, clock):
+    lake = opened("home")
+    repo = full_of_history(lake, tmp_path / "bucket", clock)
+    lake.delete_repository("flights")
+    lake.restore_repository("flights-eu", repo.storage_namespace)
+    main = lake.repository("flights-eu").branch("main")
+    main.put("new", b"1")
+    assert [one.path for one in main.uncommitted()] == ["new"]
 
 
 @pytest.mark.parametrize("kind", ["branch", "tag"])
@@ -555,6 +597,33 @@ def test_a_mark_that_can_be_taken_back_deletes_nothing_after_a_restore(opened, t
     clock.advance(days=2)
     heir.gc.sweep(heir.gc.mark().id, force=True)
     assert {commit.id: tree(heir, commit.id) for commit in heir.log("main")} == before
+
+
+def test_a_swept_commit_is_expired_after_a_restore_though_its_metarange_was_too_young_to_be_swept(
+    opened, tmp_path, clock
+):
+    lost = opened("lost").create_repository("flights", (tmp_path / "bucket").as_uri(), split=SPLIT)
+    lost.gc.set_grace("14d")
+    main = lost.branch("main")
+    main.put("old", b"1")
+    main.commit("with old")
+    clock.advance(days=20)
+    dev = lost.create_branch("dev")
+    dev.put("new", b"1")
+    swept = dev.commit("shows old")
+    lost.delete_branch("dev")
+    main.delete("old")
+    main.commit("without old")
+    lost.gc.set_rules({"default_retention_days": 0, "branches": []})
+    lost.refs.automatic()
+    clock.advance(days=9)
+    lost.gc.confirm_clock()
+    assert lost.gc.sweep(lost.gc.mark().id).deleted
+    opened("heir").restore_repository("flights", lost.storage_namespace)
+    heir = opened("heir").repository("flights")
+    with pytest.raises(CommitExpired):
+        heir.ref(swept.id).read("old")
+    assert {one.kind for one in worse_than_information(heir)} == {"owner_mismatch"}
 
 
 HUGE = 8 << 30  # sparse: it takes no space

@@ -123,21 +123,23 @@ def dry_run(ctx: Context) -> DryRun:
     """
     _check_writable(ctx)
     check_owner(ctx)
-    if ctx.catalog.mirrors.unproved(ctx.repository_id):
-        raise MarkRefused(
-            "the commits from before the fail-over are not verified, so it is not known which files they need; run "
-            "`lakeops mirror verify-history` first (a mark that is no dry run does it by itself)"
-        )
+    proved = set[str]()
+    if unproved := ctx.catalog.mirrors.unproved(ctx.repository_id):
+        from lakeops.ops.mirror.failover import complete  # as in ``mark``
+
+        proved.update(*complete(ctx, unproved))
     now = ctx.catalog.marks.read_clock()
     grace = ctx.catalog.retention.grace(ctx.repository_id).at(now)
     planned = Mark("", MarkState.MARKING, now, now - grace)
     with scratching(ctx.store) as scratch:
         listing = StoreListing(planned.cutoff)
         engine = list_store(ctx.store, listing, ctx.engine(), scratch, lambda done: ctx.progress("listing", done, 0))
-        decided = make_plan(ctx, unix_seconds(now)).decided
+        decided = make_plan(ctx, unix_seconds(now), proved).decided
         roots = ctx.catalog.retention.roots(ctx.repository_id)
         live = [commit for commit in roots.commits if commit.id not in decided.expired]
-        live += ctx.catalog.commits.get_many(ctx.repository_id, decided.revived).values()
+        live += ctx.catalog.commits.get_many(
+            ctx.repository_id, decided.revived | (proved & decided.kept.keys())
+        ).values()
         roots = replace(roots, commits=live)
         with MarkWriter(scratch.folder / "mark.parquet") as found:
             referenced = _find_garbage(ctx, listing, roots, found, scratch, engine)

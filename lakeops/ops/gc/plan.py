@@ -8,7 +8,7 @@ with everything that it descends from, until the next mark. A dry run makes the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -79,8 +79,8 @@ class GcPlan:
         return [commit_id for commit_id in some if commit_id not in self._spared or commits[commit_id].pending]
 
 
-def make_plan(ctx: Context, now: int) -> GcPlan:
-    """Plan by the rules as they are now. Raises ``MarkRefused`` when they change all the time."""
+def make_plan(ctx: Context, now: int, proved: Collection[str] = ()) -> GcPlan:
+    """Plan by the rules now, as if ``proved`` commits lived. Raises ``MarkRefused`` when rules keep changing."""
 
     def attempt() -> GcPlan | None:
         text = ctx.catalog.retention.get_rules(ctx.repository_id)
@@ -89,6 +89,9 @@ def make_plan(ctx: Context, now: int) -> GcPlan:
         lineage = ctx.catalog.retention.lineage(ctx.repository_id, left_since=now - window)
         if lineage.rules != text:
             return None
+        if proved:
+            whole = {one: lineage.commits[one]._replace(expired=False) for one in proved if one in lineage.commits}
+            lineage = replace(lineage, commits={**lineage.commits, **whole})
         kept, commits = live(lineage, rules, now), lineage.commits.values()
         gone = [node for node in commits if not node.expired and node.id not in kept]
         doomed = [node.id for node in sorted(gone, key=lambda node: (node.generation, node.id))]

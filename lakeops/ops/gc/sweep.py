@@ -78,6 +78,8 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     mark = ctx.catalog.marks.begin_sweep(ctx.repository_id, mark_id)
     if mark.state in (MarkState.SWEPT, MarkState.CARRIED):
         return Swept(mark, 0, 0, versioned)
+    if REFS_DUMP in ctx.catalog.repositories.get(ctx.repository_id).hooks:
+        dump(ctx)  # what the mark expired is expired there by now, so the dump refers to nothing that is deleted
     seen, deleted, size_bytes = mark.swept, 0, 0
     failed: dict[str, str] = {}
     with opened(ctx, mark) as file:
@@ -125,8 +127,6 @@ def _prepare(ctx: Context, mark: Mark, *, force: bool) -> None:
     check_share(mark, force=force)
     with opened(ctx, mark):
         pass
-    if REFS_DUMP in ctx.catalog.repositories.get(ctx.repository_id).hooks:
-        dump(ctx)  # so that the dump refers to nothing that is deleted now
 
 
 def _skip_rows(batches: Iterator[pa.RecordBatch], skip: int) -> Iterator[pa.RecordBatch]:

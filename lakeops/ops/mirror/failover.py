@@ -1,15 +1,16 @@
 """Fail over to a mirror, and afterwards let those older commits live again that are whole.
 
-A fail-over looks at nothing but what the mirror shows, and expires all other commits as unproved. ``verify_history``
-lets a commit live again whose metarange, ranges and objects are all there. It looks at what a commit does not share
-with a whole one, so the cost follows the changes in history. Commits that nothing live descends from stay expired. A
-mark begins with this check, and gives up what is left: what such commits need may be garbage from then on.
+A fail-over looks at nothing but what the mirror shows, and expires all other commits as unproved. So does a restore of
+a dump with commits that lack a metarange. ``verify_history`` lets a commit live again whose metarange, ranges and
+objects are all there. It looks at what a commit does not share with a whole one, so the cost follows the changes in
+history. Commits that nothing live descends from stay expired. A mark begins with this check, and gives up what is left:
+what such commits need may be garbage from then on.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -49,7 +50,7 @@ class VerifiedHistory(JsonRecord):
 
 
 def verify_history(ctx: Context) -> VerifiedHistory:
-    """After a fail-over: let those commits live again that are complete, although the mirror never showed them.
+    """After a fail-over or a restore: let those commits live again that are complete.
 
     Reads what each such commit does not share with a complete one, and looks for its objects without reading them. It
     may be killed and repeated until the next mark, which lets the rest expire.
@@ -58,15 +59,20 @@ def verify_history(ctx: Context) -> VerifiedHistory:
         PreconditionFailed: ``read_only_repository``: it is still a mirror.
     """
     unproved = ctx.catalog.mirrors.unproved(ctx.repository_id)
+    proved = sum(ctx.catalog.mirrors.revive_proved(ctx.repository_id, some) for some in complete(ctx, unproved))
+    return VerifiedHistory(proved, len(unproved) - proved)
+
+
+def complete(ctx: Context, unproved: Collection[str]) -> Iterator[list[str]]:
+    """Find the ids of those unproved commits that are complete, some at a time."""
     if not unproved:
-        return VerifiedHistory(0, 0)
+        return
     commits = ctx.catalog.commits.all(ctx.repository_id)
     get, live = history_of(ctx), (commit.id for commit in commits.values() if not commit.expired)
     newest_first, _ = graph.walk(lambda one: commits.get(one) or get(one), live, len(commits))
     older = [commit for commit in newest_first if commit.id in unproved]
     check = _HistoryCheck(ctx, commits)
     known = check.newest_live(commits)
-    proved = 0
     for start in range(0, len(older), STEP):
         some = older[start : start + STEP]
         share = -(-len(some) // IN_FLIGHT)
@@ -74,9 +80,8 @@ def verify_history(ctx: Context) -> VerifiedHistory:
         parts = [some[first : first + share] for first in range(0, len(some), share)]
         answers = list(in_flight(partial(check.along, known=known), parts))
         known = next((last for whole, last in reversed(answers) if whole), known)
-        proved += ctx.catalog.mirrors.revive_proved(ctx.repository_id, [one for whole, _ in answers for one in whole])
+        yield [one for whole, _ in answers for one in whole]
         ctx.progress("proving commits", start + len(some), len(older))
-    return VerifiedHistory(proved, len(unproved) - proved)
 
 
 class _HistoryCheck:

@@ -132,8 +132,6 @@ def _flaw(commit: Commit) -> str | None:
         return "its id is not a commit id"
     if len(commit.parents) > _MOST_PARENTS or not all(_ID.fullmatch(parent) for parent in commit.parents):
         return "its parents are not commit ids"
-    if len(set(commit.parents)) < len(commit.parents) or commit.id in commit.parents:
-        return "a parent comes twice, or is the commit itself"
     ids.check_text("committer", commit.committer, at_most=ids.MAX_COMMITTER_BYTES)
     ids.check_text("commit message", commit.message, at_most=ids.MAX_MESSAGE_BYTES)
     # Imports add what they did to the caller's metadata.

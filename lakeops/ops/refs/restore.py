@@ -12,6 +12,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from hashlib import sha256
@@ -24,7 +25,7 @@ from lakeops.model import ids as texts
 from lakeops.model import protection
 from lakeops.model.clock import LONGEST, Ids
 from lakeops.model.encoding import JsonRecord
-from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NotFound, ObjectNotFound, RecordRefused
+from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NamespaceTaken, NotFound, RecordRefused
 from lakeops.model.mirrors import RefName
 from lakeops.model.names import check_repository, flaw
 from lakeops.model.records import Commit, RefKind, RepositoryRecord, Split
@@ -51,8 +52,8 @@ _Row = dict[str, Any]
 class RestoreResult(JsonRecord):
     """A repository that was made of a dump of the time ``at`` (Unix seconds).
 
-    ``expired`` of its commits expired, as garbage collection had taken their files after the dump. ``missing`` are
-    branches and tags whose commits' files are not there.
+    ``expired`` of its commits expired, as garbage collection had taken their files after the dump, or replication has
+    yet to bring them (``verify_history``). ``missing`` are branches and tags whose commits' files are not there.
     """
 
     repository: RepositoryRecord
@@ -81,17 +82,20 @@ def restore(
     capabilities = {**restored.repository.capabilities, **asdict(store.probe())}
     repository = replace(restored.repository, capabilities=capabilities)
     claim(store, repository, catalog.repositories.identity())
-    commits, expired = _present(store, restored.commits)
+    commits, gone = _present(store, restored.commits)
     live = {commit.id for commit in commits if not commit.expired}
     shown = {**restored.tags, **restored.branches}
     missing = tuple(sorted(ref for ref, commit_id in shown.items() if commit_id not in live))
     kept = {*shown.values()}  # what a ref shows never expires; fsck names what is not there
     commits = [replace(one, expired=False) if one.id in kept else one for one in commits]
-    # A replica is nobody's yet. From here on nobody replicates over what is written there.
-    replica = found.namespace != store.url and read_text(store, layout.owner_key(store.url)) is None
-    owner = first_owner(catalog, store, name, ids) if replica else None
-    catalog.backups.restore_repository(replace(restored, repository=repository, commits=commits), ids.new, owner)
-    return RestoreResult(repository, restored.at // 1_000_000, len(commits), expired, missing)
+    owner = None
+    if found.namespace != store.url:
+        # A replica is nobody's yet. From here on nobody replicates over what is written there.
+        with suppress(NamespaceTaken):  # somebody's by now
+            owner = first_owner(catalog, store, name, ids)
+    restored = replace(restored, repository=repository, commits=commits, unproved={*restored.unproved, *gone})
+    catalog.backups.restore_repository(restored, ids.new, owner)
+    return RestoreResult(repository, restored.at // 1_000_000, len(commits), len(gone), missing)
 
 
 def _find(store: ObjectStore, of: str | None) -> tuple[Manifest, str]:
@@ -129,7 +133,7 @@ def _read_part(store: ObjectStore, folder: str, part: DumpFile) -> Iterator[byte
                     size += len(piece)
                     digest.update(piece)
                     file.write(piece)
-        except ObjectNotFound:
+        except NotFound:
             raise Corrupted(f"{place}, a part of the dump, is not there; nothing was restored") from None
         if size != part.size_bytes or digest.hexdigest() != part.sha256:
             raise Corrupted(f"{place} is not what was dumped: its digest differs; nothing was restored")
@@ -209,7 +213,7 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
         **dict.fromkeys(("commit_id", "name", "said_by", "run"), _text),
         "state": _one_of(protection.PASSED, protection.FAILED),
         "at": _number,
-        "findings": partial(_text, at_most=protection.MAX_FINDINGS),
+        "findings": partial(_text, at_most=4 * protection.MAX_FINDINGS),
     },
     "move": {
         "kind": _one_of(*RefKind),
@@ -347,11 +351,11 @@ def _check_history(commits: Sequence[Commit], known: Mapping[str, Commit], prune
     record_validation.check_generations(commits, known, ORIGIN)
 
 
-def _present(store: ObjectStore, commits: Sequence[Commit]) -> tuple[list[Commit], int]:
-    """The commits, expired where their metarange is gone; and how many of them that concerns.
+def _present(store: ObjectStore, commits: Sequence[Commit]) -> tuple[list[Commit], set[str]]:
+    """The commits, expired where their metarange is not there; and the ids of those that this concerns.
 
     A sweep deletes metaranges before anything else. So what it took after the dump was made is known by them.
     """
     there = {item.key.removeprefix(layout.METARANGES) for item in store.list(layout.METARANGES)}
     gone = {one.id for one in commits if not one.expired and one.meta_range_file and one.meta_range_file not in there}
-    return [replace(one, expired=True) if one.id in gone else one for one in commits], len(gone)
+    return [replace(one, expired=True) if one.id in gone else one for one in commits], gone
