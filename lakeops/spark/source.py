@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -70,12 +71,15 @@ _OLD_DATES = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96
 _ELSE = "lakeops.spark.read"
 USUAL_SETTINGS = {
     "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "corrected",
     "spark.sql.parquet.fieldId.read.enabled": "false",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+    "spark.sql.parquet.int96RebaseModeInRead": "corrected",
+    "spark.sql.parquet.int96TimestampConversion": "false",
     "spark.sql.parquet.mergeSchema": "false",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "true",
 }
-"""Settings of a session that give a table other columns, and the values that this format reads by."""
+"""Settings of a session that give a table other columns or values, and the values that this format reads by."""
 
 _log = logging.getLogger(__name__)
 
@@ -215,6 +219,7 @@ class _FileReader:
         _check_names(schema.names)
         self._declared: dict[str, Any] = {field.name: _bare(field.jsonValue()["type"]) for field in schema}
         self._schema, self._skip = _arrow(schema), skip
+        self._filled = {field.name for field in schema if "EXISTS_DEFAULT" in field.metadata}
 
     def check_partition(self, found: Files) -> None:
         """Raise ``unsupported`` unless the schema ends with the partition columns, as Spark's does."""
@@ -244,6 +249,8 @@ class _FileReader:
             folded = {name.lower(): name for name in held}
             for name, kind in self._declared.items():
                 there = None if name in values else folded.get(name.lower())
+                if there is None and name in self._filled:
+                    raise _refused(f"column {excerpt(name)}, which {excerpt(file.path)} lacks, has a default")
                 if there is not None and (there != name or held[name] is None or _bare(held[name]["type"]) != kind):
                     raise _refused(
                         f"column {excerpt(there)} of {excerpt(file.path)} has another type or name in the table"
@@ -550,8 +557,11 @@ def _with_columns(batch: pa.RecordBatch, values: dict[str, str | None], schema: 
 def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:
     if value is None:
         return pa.scalar(None, kind)
-    text = value if pa.types.is_string(kind) else value.removeprefix("+")  # Arrow parses no plus sign
+    if pa.types.is_string(kind):
+        return pa.scalar(value, kind)
     try:
-        return pa.scalar(text, pa.string()).cast(kind)
+        if not re.fullmatch(r"[+-]?[0-9.][0-9.eE+-]*|NaN|[+-]?Infinity", value):  # Arrow takes 0x10 and inf too
+            raise pa.ArrowInvalid
+        return pa.scalar(value.removeprefix("+"), pa.string()).cast(kind)  # Arrow parses no plus sign
     except pa.ArrowInvalid:
         raise _refused(f"a folder's value {excerpt(value)} is no {kind}") from None
