@@ -40,7 +40,7 @@ from lakeops.store import foreign, recorded
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from lakeops.lake import Lake, Ref, Repository
+    from lakeops.lake import Lake, Repository
     from lakeops.ops.output import Output, OutputMode
 
 PART_BYTES = 64 << 20
@@ -214,12 +214,11 @@ class FilePartition(spark_api.InputPartition):  # type: ignore[misc]
 
 class _FileReader:
     def __init__(self, schema: StructType, *, skip: bool) -> None:
-        if schema != schema.toNullable():
-            raise _refused("the format lakeops reads columns that may hold nulls; declare them so")
+        if schema != schema.toNullable() or "EXISTS_DEFAULT" in schema.json():
+            raise _refused("the format lakeops reads columns that may hold nulls and have no default; declare them so")
         _check_names(schema.names)
         self._declared: dict[str, Any] = {field.name: _bare(field.jsonValue()["type"]) for field in schema}
         self._schema, self._skip = _arrow(schema), skip
-        self._filled = {field.name for field in schema if "EXISTS_DEFAULT" in field.metadata}
 
     def check_partition(self, found: Files) -> None:
         """Raise ``unsupported`` unless the schema ends with the partition columns, as Spark's does."""
@@ -249,8 +248,6 @@ class _FileReader:
             folded = {name.lower(): name for name in held}
             for name, kind in self._declared.items():
                 there = None if name in values else folded.get(name.lower())
-                if there is None and name in self._filled:
-                    raise _refused(f"column {excerpt(name)}, which {excerpt(file.path)} lacks, has a default")
                 if there is not None and (there != name or held[name] is None or _bare(held[name]["type"]) != kind):
                     raise _refused(
                         f"column {excerpt(there)} of {excerpt(file.path)} has another type or name in the table"
@@ -325,39 +322,47 @@ class StreamReader(_FileReader, spark_api.DataSourceStreamReader, AvailableNow):
         if start["commit"] == end["commit"]:
             return []
         with self._opened() as (lake, repository):
-            later, head = repository.ref(end["commit"]), repository.ref(self._ref).commit_id
-            since = repository.diff(end["commit"], head, prefix=self._prefix) if head != end["commit"] else ()
-            replaced = frozenset(change.path for change in since)
-
+            replaced = self._changed(repository, end["commit"], repository.ref(self._ref).commit_id)
             try:
                 found = self._at(end["commit"], lake, replaced)
             except ObjectNotFound:  # no file of a table
                 return []
             if start["commit"]:
-                earlier = repository.ref(start["commit"])
-                changes = repository.diff(start["commit"], end["commit"], prefix=self._prefix)
-                new = {
-                    change.path
-                    for change in changes
-                    if change.type == "added"
-                    # A change of metadata alone brings no new rows.
-                    or (change.type == "changed" and _contents(earlier, change.path) != _contents(later, change.path))
-                }
+                new = self._changed(repository, start["commit"], end["commit"])
                 found = replace(found, files=tuple(file for file in found if file.path in new))
         return _packed(found, replaced)
 
-    def _at(self, commit: str, lake: Lake, replaced: frozenset[str], leave_out: frozenset[str] = frozenset()) -> Files:
-        try:
-            uri = f"lakefs://{self._repository}/{commit}/{self._prefix}"
-            found = self._source.parquet_files(uri, lake, check=False, leave_out=leave_out)
-            self.check_partition(found)
-        except LakeopsError as error:
-            # A repair mends the files of a table, and no store and no catalog.
-            if not (isinstance(error, InvalidInput) or error.kind == "unsupported") or not replaced or leave_out:
-                raise
-            _log.warning("left out %d files that the branch has replaced since: %s", len(replaced), error)
-            return self._at(commit, lake, replaced, replaced)
-        return found
+    def _changed(self, repository: Repository, first: str, second: str) -> frozenset[str]:
+        """The paths that differ between two commits. A change of metadata alone brings no rows, and mends none."""
+        stats = repository.ref(first).stat, repository.ref(second).stat
+        return frozenset(
+            change.path
+            for change in repository.diff(first, second, prefix=self._prefix)
+            if change.type != "changed"
+            or len({(entry.checksum, entry.size_bytes) for entry in (stat(change.path) for stat in stats)}) > 1
+        )
+
+    def _at(self, commit: str, lake: Lake, replaced: frozenset[str]) -> Files:
+        """The files of a commit. Where they are no table, the ``replaced`` ones in some folders are left out."""
+        uri = f"lakefs://{self._repository}/{commit}/{self._prefix}"
+        columns = {path: re.sub("=[^/]*/", "/", path[: path.rfind("/") + 1]) for path in replaced}
+        kept = sorted({*columns.values()})
+        leave_out = frozenset[str]()
+        while True:
+            try:
+                found = self._source.parquet_files(uri, lake, check=False, leave_out=leave_out)
+                self.check_partition(found)
+            except LakeopsError as error:
+                # A repair mends the files of a table, and no store and no catalog.
+                mended = isinstance(error, (InvalidInput, ObjectNotFound)) or error.kind == "unsupported"
+                if not mended or leave_out == replaced:
+                    raise
+                some = kept.pop() if kept else None
+                leave_out = frozenset(path for path in replaced if columns[path] != some)
+                told = len(leave_out), len(replaced), error
+                _log.warning("left out %d of %d files that the branch has replaced since: %s", *told)
+            else:
+                return found
 
 
 @dataclass
@@ -515,11 +520,6 @@ def _bare(kind: Any) -> Any:  # noqa: ANN401 - JSON
         return [*map(_bare, kind)]
     left_out = {"nullable", "metadata", "containsNull", "valueContainsNull"}
     return {name: _bare(kind[name]) for name in kind.keys() - left_out} if isinstance(kind, dict) else kind
-
-
-def _contents(ref: Ref, path: str) -> tuple[str, int]:
-    entry = ref.stat(path)
-    return entry.checksum, entry.size_bytes
 
 
 def _packed(found: Files, replaced: frozenset[str] = frozenset()) -> list[FilePartition]:
