@@ -125,7 +125,8 @@ def import_objects(
     # as long as to write their ranges, so the same process writes these.
     how = f"skip={skip_special}" if idempotency_key and store.remote else ""
     if how and inventory:
-        how = f"{how} inventory={inventories.version(ctx.stores(), inventory)}"
+        held, key = inventories.place(ctx.stores(), inventory)
+        how += f" inventory={held.checksum(held.head(key))}"
     with _Checkpoint.find(ctx, request, found.head, folder, how) as checkpoint:
         if inventory:
             total, listings = inventories.inventory(

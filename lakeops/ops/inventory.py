@@ -84,12 +84,6 @@ def inventory(
     return total, (Listing(*(column.to_pylist() for column in some)) for some in columns)
 
 
-def version(stores: Stores, file: str) -> str:
-    """The checksum of an inventory's file, or its manifest's. Raises ``ObjectNotFound``."""
-    store, name = _place(stores, file)
-    return store.checksum(store.head(name))
-
-
 def _listed(store: ObjectStore, keys: pa.ChunkedArray) -> Iterator[Listing]:
     """A directory's objects that are named. It is listed as quickly as it is asked for each."""
     missing = set(keys.to_pylist())
@@ -127,7 +121,7 @@ def _outgrown(key: str, why: str) -> InvalidInput:
 
 def _tables(stores: Stores, file: str, progress: Progress) -> Iterator[pa.Table]:
     """The rows of all files of an inventory, with the file's own columns."""
-    folder, name = _place(stores, file)
+    folder, name = place(stores, file)
     if not name.endswith(".json"):
         yield _table(folder, name, None)
         return
@@ -146,7 +140,8 @@ def _tables(stores: Stores, file: str, progress: Progress) -> Iterator[pa.Table]
         yield _table(stores.at(f"s3://{bucket}"), key, schema if kind == "csv" else None)
 
 
-def _place(stores: Stores, file: str) -> tuple[ObjectStore, str]:
+def place(stores: Stores, file: str) -> tuple[ObjectStore, str]:
+    """The store and the key of an inventory."""
     if "://" not in file:
         path = Path(file).resolve()
         return stores.at(path.parent.as_uri()), path.name
@@ -213,11 +208,9 @@ def _relevant(table: pa.Table, file: str, bucket: str, prefix: str) -> pa.Table:
     keys = columns["key"].cast(pa.string())
     keep = pc.starts_with(keys, prefix)
     try:
-        if "bucket" in columns:
-            keep = pc.and_kleene(keep, pc.equal(columns["bucket"].cast(pa.string()), bucket))
-        for name, wanted in (("latest", True), ("deleted", False)):
+        for name, wanted in (("bucket", bucket), ("latest", True), ("deleted", False)):
             if name in columns:
-                keep = pc.and_kleene(keep, pc.equal(columns[name].cast(pa.bool_()), wanted))
+                keep = pc.and_kleene(keep, pc.equal(columns[name].cast(pa.scalar(wanted).type), wanted))
         found = pa.table({"key": keys} | {name: columns[name] for name in _TYPES if name in columns and name != "key"})
         found = found.filter(keep)
         typed = {"key": pc.utf8_slice_codeunits(found["key"], len(prefix))}
