@@ -123,14 +123,10 @@ def files(
     rows = shown.entries.select(["path", "physical_address", "size_bytes", "checksum"]).to_pylist()
     for row, (store, key), algorithm in zip(rows, shown.sources, shown.algorithms, strict=True):
         path, address, size, checksum = row.values()
-        if path in leave_out:
-            continue
-        if path.startswith("_spark_metadata/", inside):
-            raise LakeopsError(
-                f"{uri!r} has a stream's log, {excerpt(path)}, which tells the files that count; delete it if all do",
-                kind="unsupported",
-            )
-        if not is_table_file(path[inside:]):
+        if path.startswith("_spark_metadata/", inside) and path not in leave_out:
+            log = f"{uri!r} has a stream's log, {excerpt(path)}, which tells the files that count; delete it if all do"
+            raise LakeopsError(log, kind="unsupported")
+        if not is_table_file(path[inside:]) or path in leave_out:
             continue
         folder = path[: path.rfind("/") + 1]
         if folder not in folders:
@@ -166,7 +162,8 @@ def _in_folders(path: str, inside: int) -> tuple[tuple[str, ...], tuple[str | No
     while folders and "=" not in folders[-1]:
         folders.pop()
     root = next((at for at in range(len(folders), 0, -1) if "=" not in folders[at - 1]), 0)
-    pairs = [tuple(map(_unescaped, part.split("=", 1))) for part in folders[root:]]
+    # Spark and Hive write a byte each, whatever the encoding.
+    pairs = [tuple(unquote(text, "latin-1") for text in part.split("=", 1)) for part in folders[root:]]
     names = tuple(name for name, _ in pairs)
     if len({*map(str.lower, names)}) < len(names):
         raise InvalidInput(f"two folders of {excerpt(path)} stand for one column; read the folders below")
@@ -220,11 +217,6 @@ def spark_path(url: str, s3: str) -> str:
     return f"{s3}://{rest}" if scheme == "s3" else url
 
 
-def _unescaped(text: str) -> str:
-    """The text that Spark and Hive write in a folder's name: a byte each, whatever the encoding."""
-    return re.sub("%([0-9a-fA-F]{2})", lambda found: chr(int(found[1], 16)), text)
-
-
 def _type(values: set[str]) -> str:
     kinds = {*map(_kind, values)}
     digits = {int(kind[8:-3]) for kind in kinds if kind.startswith("decimal")}
@@ -251,12 +243,9 @@ def _kind(value: str) -> str:
     if re.fullmatch(r"[\0- ]*[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)[\0- ]*", value):
         return "double"
     found = re.fullmatch(r"([0-9]{4}-[0-9]{2}-[0-9]{2})( [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9])?)?", value)
-    try:
-        if found:
-            datetime.fromisoformat(value)
+    with suppress(ValueError):
+        if found and datetime.fromisoformat(value) is not None:
             return "timestamp" if found[2] else "date"
-    except ValueError:
-        pass
     return "string"
 
 
@@ -320,11 +309,19 @@ def read(
         raise InvalidInput(f"option {name} goes by physical files: {_NO_OPTIONS[name]}")
     if re.search(r"[{}\\^]|\[!", str(given.get("pathglobfilter"))):
         raise InvalidInput("pathGlobFilter may have *, ? and [...] alone")
-    recursive = is_true(given, "recursiveFileLookup")
     passed = {name: value for name, value in options.items() if name.lower() not in _SERVED}
-    found = files(uri, lake=lake, check=check, recursive=recursive)
+    found = files(uri, lake=lake, check=check, recursive=is_true(given, "recursiveFileLookup"))
     wanted = spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
-    types = _folder_types(spark, found, wanted)
+    folded = str if _is_on(spark, "spark.sql.caseSensitive") else str.lower
+    declared = {folded(field.name): field for field in wanted or ()}
+    infers = _is_on(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", default="true")
+    types: dict[str, str] = {}
+    for name, of_values in zip(found.columns, found.types(), strict=True):
+        if (field := declared.get(folded(name))) is not None:
+            told = field.dataType.simpleString()
+            types[field.name] = "timestamp_ltz" if told == "timestamp" else told  # which some sessions take for ntz
+        else:
+            types[name] = of_values if infers or of_values == "void" else "string"
     zone = spark.conf.get("spark.sql.session.timeZone")
     if {"timestamp", "timestamp_ltz"} & {*types.values()} and given.get("timezone", zone) != zone:
         raise InvalidInput(f"folders of {uri!r} are times, which option timeZone moves: set the session's time zone")
@@ -340,9 +337,7 @@ def read(
     nothing = not kept.files
     if nothing:
         kept = replace(found, files=found.files[:1])  # tells the columns
-    data = None
-    if wanted is not None:
-        data = StructType([field for field in wanted if field.name not in types])
+    data = None if wanted is None else StructType([field for field in wanted if field.name not in types])
 
     def load(paths: str | list[str], **how: Any) -> DataFrame:  # noqa: ANN401 - the reader's own
         reader = spark.read.format(kind).options(**passed, **how)
@@ -359,21 +354,6 @@ def read(
         frame = _with_values(spark, _loaded(load, kept, s3, logs=logs), kept, types, s3)
     none = frame.where(F.lit(False))
     return none if nothing else frame.union(none)  # which has no _metadata: that speaks of physical files
-
-
-def _folder_types(spark: SparkSession, found: Files, wanted: StructType | None) -> dict[str, str]:
-    """The partition columns and their types, those of a schema where it has them, else as Spark infers them."""
-    folded = str if _is_on(spark, "spark.sql.caseSensitive") else str.lower
-    declared = {folded(field.name): field for field in wanted or ()}
-    infers = _is_on(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", default="true")
-    types: dict[str, str] = {}
-    for name, kind in zip(found.columns, found.types(), strict=True):
-        if (field := declared.get(folded(name))) is not None:
-            told = field.dataType.simpleString()
-            types[field.name] = "timestamp_ltz" if told == "timestamp" else told  # which some sessions take for ntz
-        else:
-            types[name] = kind if infers or kind == "void" else "string"
-    return types
 
 
 def is_true(given: Mapping[str, Any], option: str) -> bool:
@@ -427,9 +407,8 @@ def _names(frame: DataFrame) -> set[str]:
 
 
 # Java's URIs percent-encode some ASCII characters, controls and spaces, and keep letters of other scripts.
-_ENCODED = str.maketrans(
-    {one: quote(one, safe="/:@!$&'()*+,;=~") for one in map(chr, range(0x3001)) if one < "\xa0" or one.isspace()}
-)
+_SPECIAL = [one for one in map(chr, range(0x3001)) if one < "\xa0" or one.isspace()]
+_ENCODED = str.maketrans({one: quote(one, safe="/:@!$&'()*+,;=~") for one in _SPECIAL})
 
 
 def _spark_name(file: File, s3: str) -> str:
@@ -610,8 +589,8 @@ def write(
                 writer = writer.partitionBy(*([partition_by] if isinstance(partition_by, str) else partition_by))
             writer.save(spark_path(output.url, s3))
             empty = mode in ("error", "ignore")
-            nothing = empty and bool(partition_by)  # of no rows Spark makes no folder
-            return branch.link_output(output, kind, on_collision, empty=empty, allow_empty=allow_empty or nothing)
+            allow_empty |= empty and bool(partition_by)  # of no rows Spark makes no folder
+            return branch.link_output(output, kind, on_collision, empty=empty, allow_empty=allow_empty)
         except BaseException as error:
             branch.abandon_output(output)
             if mode == "ignore" and isinstance(error, PathTaken):
