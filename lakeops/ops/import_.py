@@ -124,6 +124,9 @@ def import_objects(
     # A directory is watched while it is listed, so one process lists it, whole. To send its entries to a cluster takes
     # as long as to write their ranges, so the same process writes these.
     how = f"skip={skip_special}" if idempotency_key and store.remote else ""
+    if how and inventory:
+        held, key = inventories.place(ctx.stores(), inventory)
+        how += f" inventory={held.checksum(held.head(key))}"
     with _Checkpoint.find(ctx, request, found.head, folder, how) as checkpoint:
         if inventory:
             total, listings = inventories.inventory(
@@ -295,8 +298,9 @@ def _meant(ctx: Context, place: str) -> str:
         return ""
     try:
         store = ctx.stores().at(parent)
+        name = layout.relative(store.url, place)
         beside = {item.key.partition("/")[0] for item in islice(store.list(), _BESIDE)}
-        near = get_close_matches(layout.relative(store.url, place), beside, 1)
+        near = get_close_matches(name, beside - {name}, 1)
     except LakeopsError:
         near = []
     return f"; did you mean {parent}/{near[0]}?" if near else ""

@@ -7,6 +7,7 @@ that the bucket has outgrown is refused. Without them every object is asked for.
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -120,7 +121,7 @@ def _outgrown(key: str, why: str) -> InvalidInput:
 
 def _tables(stores: Stores, file: str, progress: Progress) -> Iterator[pa.Table]:
     """The rows of all files of an inventory, with the file's own columns."""
-    folder, name = _place(stores, file)
+    folder, name = place(stores, file)
     if not name.endswith(".json"):
         yield _table(folder, name, None)
         return
@@ -139,7 +140,8 @@ def _tables(stores: Stores, file: str, progress: Progress) -> Iterator[pa.Table]
         yield _table(stores.at(f"s3://{bucket}"), key, schema if kind == "csv" else None)
 
 
-def _place(stores: Stores, file: str) -> tuple[ObjectStore, str]:
+def place(stores: Stores, file: str) -> tuple[ObjectStore, str]:
+    """The store and the key of an inventory."""
     if "://" not in file:
         path = Path(file).resolve()
         return stores.at(path.parent.as_uri()), path.name
@@ -169,14 +171,15 @@ def _table(store: ObjectStore, name: str, headless: list[str] | None) -> pa.Tabl
                 raise InvalidInput(f"{excerpt(name)} is no inventory: it must end in .parquet, .csv, .csv.gz or .json")
             names = headless or _csv(file, name).schema.names
             # A key or an ETag that consists of digits is no number.
-            kept = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
+            text = dict.fromkeys(names, pa.string())
+            kept = csv.ConvertOptions(column_types=text, null_values=[""], strings_can_be_null=True)
             columns = _csv(file, name, csv.ReadOptions(column_names=headless), kept).read_all()
         except (OSError, pa.ArrowException) as error:
             raise InvalidInput(f"{excerpt(name)} cannot be read: {' '.join(str(error).split()):.300}") from None
     if headless:
         place = next((at for at, one in enumerate(headless) if _column_of(one) == "key"), None)
         if place is not None:
-            decoded = pa.array([unquote_plus(key) for key in columns[headless[place]].to_pylist()], pa.string())
+            decoded = pa.array([key and unquote_plus(key) for key in columns[headless[place]].to_pylist()], pa.string())
             columns = columns.set_column(place, headless[place], decoded)
     return columns
 
@@ -185,7 +188,9 @@ def _csv(file: IO[bytes], name: str, read: Any = None, convert: Any = None) -> A
     from pyarrow import csv
 
     file.seek(0)
-    return csv.open_csv(pa.CompressedInputStream(file, "gzip") if name.endswith(".gz") else file, read, None, convert)
+    if name.endswith(".gz"):
+        file = pa.CompressedInputStream(os.fdopen(os.dup(file.fileno()), "rb"), "gzip")  # it closes what it reads
+    return csv.open_csv(file, read, None, convert)
 
 
 def _column_of(name: str) -> str | None:
@@ -202,16 +207,13 @@ def _relevant(table: pa.Table, file: str, bucket: str, prefix: str) -> pa.Table:
         )
     keys = columns["key"].cast(pa.string())
     keep = pc.starts_with(keys, prefix)
-    if "bucket" in columns:
-        keep = pc.and_(keep, pc.equal(columns["bucket"].cast(pa.string()), bucket))
-    for name, wanted in (("latest", "true"), ("deleted", "false")):
-        if name in columns:
-            keep = pc.and_(keep, pc.equal(pc.utf8_lower(columns[name].cast(pa.string())), wanted))
-    found = pa.table({"key": keys, **{name: columns[name] for name in _TYPES if name in columns and name != "key"}})
-    found = found.filter(keep)
-    keys = pc.utf8_slice_codeunits(found["key"], len(prefix))
-    typed = {"key": keys}
     try:
+        for name, wanted in (("bucket", bucket), ("latest", True), ("deleted", False)):
+            if name in columns:
+                keep = pc.and_kleene(keep, pc.equal(columns[name].cast(pa.scalar(wanted).type), wanted))
+        found = pa.table({"key": keys} | {name: columns[name] for name in _TYPES if name in columns and name != "key"})
+        found = found.filter(keep)
+        typed = {"key": pc.utf8_slice_codeunits(found["key"], len(prefix))}
         if "size" in columns:
             typed["size"] = found["size"].cast(pa.int64())
         if "mtime" in columns:
@@ -220,9 +222,10 @@ def _relevant(table: pa.Table, file: str, bucket: str, prefix: str) -> pa.Table:
             typed["mark"] = pc.utf8_trim(found["mark"].cast(pa.string()), characters='"')
     except pa.ArrowException as error:
         raise InvalidInput(f"inventory {excerpt(file)}: {' '.join(str(error).split()):.300}") from None
-    if any(column.null_count for column in typed.values()):
-        raise InvalidInput(f"inventory {excerpt(file)} lacks a value of {', '.join(typed)} in some row")
-    return pa.table(typed).filter(pc.not_equal(keys, ""))
+    if any(column.null_count for column in (keep, *typed.values())):
+        names = ", ".join(filter(_column_of, table.column_names))
+        raise InvalidInput(f"inventory {excerpt(file)} lacks a value of {names} in some row")
+    return pa.table(typed).filter(pc.not_equal(typed["key"], ""))
 
 
 def _seconds(moments: pa.ChunkedArray) -> pa.ChunkedArray:

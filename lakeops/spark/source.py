@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ from lakeops.store import foreign, recorded
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from lakeops.lake import Lake, Ref, Repository
+    from lakeops.lake import Lake, Repository
     from lakeops.ops.output import Output, OutputMode
 
 PART_BYTES = 64 << 20
@@ -70,12 +71,15 @@ _OLD_DATES = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96
 _ELSE = "lakeops.spark.read"
 USUAL_SETTINGS = {
     "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "corrected",
     "spark.sql.parquet.fieldId.read.enabled": "false",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+    "spark.sql.parquet.int96RebaseModeInRead": "corrected",
+    "spark.sql.parquet.int96TimestampConversion": "false",
     "spark.sql.parquet.mergeSchema": "false",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "true",
 }
-"""Settings of a session that give a table other columns, and the values that this format reads by."""
+"""Settings of a session that give a table other columns or values, and the values that this format reads by."""
 
 _log = logging.getLogger(__name__)
 
@@ -210,8 +214,8 @@ class FilePartition(spark_api.InputPartition):  # type: ignore[misc]
 
 class _FileReader:
     def __init__(self, schema: StructType, *, skip: bool) -> None:
-        if schema != schema.toNullable():
-            raise _refused("the format lakeops reads columns that may hold nulls; declare them so")
+        if schema != schema.toNullable() or "EXISTS_DEFAULT" in schema.json():
+            raise _refused("the format lakeops reads columns that may hold nulls and have no default; declare them so")
         _check_names(schema.names)
         self._declared: dict[str, Any] = {field.name: _bare(field.jsonValue()["type"]) for field in schema}
         self._schema, self._skip = _arrow(schema), skip
@@ -318,39 +322,47 @@ class StreamReader(_FileReader, spark_api.DataSourceStreamReader, AvailableNow):
         if start["commit"] == end["commit"]:
             return []
         with self._opened() as (lake, repository):
-            later, head = repository.ref(end["commit"]), repository.ref(self._ref).commit_id
-            since = repository.diff(end["commit"], head, prefix=self._prefix) if head != end["commit"] else ()
-            replaced = frozenset(change.path for change in since)
-
+            replaced = self._changed(repository, end["commit"], repository.ref(self._ref).commit_id)
             try:
                 found = self._at(end["commit"], lake, replaced)
             except ObjectNotFound:  # no file of a table
                 return []
             if start["commit"]:
-                earlier = repository.ref(start["commit"])
-                changes = repository.diff(start["commit"], end["commit"], prefix=self._prefix)
-                new = {
-                    change.path
-                    for change in changes
-                    if change.type == "added"
-                    # A change of metadata alone brings no new rows.
-                    or (change.type == "changed" and _contents(earlier, change.path) != _contents(later, change.path))
-                }
+                new = self._changed(repository, start["commit"], end["commit"])
                 found = replace(found, files=tuple(file for file in found if file.path in new))
         return _packed(found, replaced)
 
-    def _at(self, commit: str, lake: Lake, replaced: frozenset[str], leave_out: frozenset[str] = frozenset()) -> Files:
-        try:
-            uri = f"lakefs://{self._repository}/{commit}/{self._prefix}"
-            found = self._source.parquet_files(uri, lake, check=False, leave_out=leave_out)
-            self.check_partition(found)
-        except LakeopsError as error:
-            # A repair mends the files of a table, and no store and no catalog.
-            if not (isinstance(error, InvalidInput) or error.kind == "unsupported") or not replaced or leave_out:
-                raise
-            _log.warning("left out %d files that the branch has replaced since: %s", len(replaced), error)
-            return self._at(commit, lake, replaced, replaced)
-        return found
+    def _changed(self, repository: Repository, first: str, second: str) -> frozenset[str]:
+        """The paths that differ between two commits. A change of metadata alone brings no rows, and mends none."""
+        stats = repository.ref(first).stat, repository.ref(second).stat
+        return frozenset(
+            change.path
+            for change in repository.diff(first, second, prefix=self._prefix)
+            if change.type != "changed"
+            or len({(entry.checksum, entry.size_bytes) for entry in (stat(change.path) for stat in stats)}) > 1
+        )
+
+    def _at(self, commit: str, lake: Lake, replaced: frozenset[str]) -> Files:
+        """The files of a commit. Where they are no table, the ``replaced`` ones in some folders are left out."""
+        uri = f"lakefs://{self._repository}/{commit}/{self._prefix}"
+        columns = {path: re.sub("=[^/]*/", "/", path[: path.rfind("/") + 1]) for path in replaced}
+        kept = sorted({*columns.values()})
+        leave_out = frozenset[str]()
+        while True:
+            try:
+                found = self._source.parquet_files(uri, lake, check=False, leave_out=leave_out)
+                self.check_partition(found)
+            except LakeopsError as error:
+                # A repair mends the files of a table, and no store and no catalog.
+                mended = isinstance(error, (InvalidInput, ObjectNotFound)) or error.kind == "unsupported"
+                if not mended or leave_out == replaced:
+                    raise
+                some = kept.pop() if kept else None
+                leave_out = frozenset(path for path in replaced if columns[path] != some)
+                told = len(leave_out), len(replaced), error
+                _log.warning("left out %d of %d files that the branch has replaced since: %s", *told)
+            else:
+                return found
 
 
 @dataclass
@@ -510,11 +522,6 @@ def _bare(kind: Any) -> Any:  # noqa: ANN401 - JSON
     return {name: _bare(kind[name]) for name in kind.keys() - left_out} if isinstance(kind, dict) else kind
 
 
-def _contents(ref: Ref, path: str) -> tuple[str, int]:
-    entry = ref.stat(path)
-    return entry.checksum, entry.size_bytes
-
-
 def _packed(found: Files, replaced: frozenset[str] = frozenset()) -> list[FilePartition]:
     parts: list[list[File]] = []
     room = 0
@@ -550,8 +557,11 @@ def _with_columns(batch: pa.RecordBatch, values: dict[str, str | None], schema: 
 def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:
     if value is None:
         return pa.scalar(None, kind)
-    text = value if pa.types.is_string(kind) else value.removeprefix("+")  # Arrow parses no plus sign
+    if pa.types.is_string(kind):
+        return pa.scalar(value, kind)
     try:
-        return pa.scalar(text, pa.string()).cast(kind)
+        if not re.fullmatch(r"[+-]?[0-9.][0-9.eE+-]*|NaN|[+-]?Infinity", value):  # Arrow takes 0x10 and inf too
+            raise pa.ArrowInvalid
+        return pa.scalar(value.removeprefix("+"), pa.string()).cast(kind)  # Arrow parses no plus sign
     except pa.ArrowInvalid:
         raise _refused(f"a folder's value {excerpt(value)} is no {kind}") from None

@@ -123,6 +123,9 @@ def files(
     rows = shown.entries.select(["path", "physical_address", "size_bytes", "checksum"]).to_pylist()
     for row, (store, key), algorithm in zip(rows, shown.sources, shown.algorithms, strict=True):
         path, address, size, checksum = row.values()
+        if path.startswith("_spark_metadata/", inside) and path not in leave_out:
+            log = f"{uri!r} has a stream's log, {excerpt(path)}, which tells the files that count; delete it if all do"
+            raise LakeopsError(log, kind="unsupported")
         if not is_table_file(path[inside:]) or path in leave_out:
             continue
         folder = path[: path.rfind("/") + 1]
@@ -159,7 +162,8 @@ def _in_folders(path: str, inside: int) -> tuple[tuple[str, ...], tuple[str | No
     while folders and "=" not in folders[-1]:
         folders.pop()
     root = next((at for at in range(len(folders), 0, -1) if "=" not in folders[at - 1]), 0)
-    pairs = [tuple(map(_unescaped, part.split("=", 1))) for part in folders[root:]]
+    # Spark and Hive write a byte each, whatever the encoding.
+    pairs = [tuple(unquote(text, "latin-1") for text in part.split("=", 1)) for part in folders[root:]]
     names = tuple(name for name, _ in pairs)
     if len({*map(str.lower, names)}) < len(names):
         raise InvalidInput(f"two folders of {excerpt(path)} stand for one column; read the folders below")
@@ -213,11 +217,6 @@ def spark_path(url: str, s3: str) -> str:
     return f"{s3}://{rest}" if scheme == "s3" else url
 
 
-def _unescaped(text: str) -> str:
-    """The text that Spark and Hive write in a folder's name: a byte each, whatever the encoding."""
-    return re.sub("%([0-9a-fA-F]{2})", lambda found: chr(int(found[1], 16)), text)
-
-
 def _type(values: set[str]) -> str:
     kinds = {*map(_kind, values)}
     digits = {int(kind[8:-3]) for kind in kinds if kind.startswith("decimal")}
@@ -234,21 +233,19 @@ _DIGITS = {"int": 10, "bigint": 20}
 
 
 def _kind(value: str) -> str:
-    if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?0*[0-9]{1,9})?", value):  # more is a double
-        if re.fullmatch(r"[+-]?[0-9]+", value) and -(1 << 63) <= int(value) < 1 << 63:
+    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?0*\d{1,9})?", value):  # more is a double
+        if re.fullmatch(r"[+-]?\d+", value) and -(1 << 63) <= int(value) < 1 << 63:
             return "int" if -(1 << 31) <= int(value) < 1 << 31 else "bigint"
         number = Decimal(value).as_tuple()
         digits = len(number.digits) + int(number.exponent)
-        return f"decimal({digits},0)" if int(number.exponent) >= 0 and digits <= MOST_DIGITS else "double"
-    if re.fullmatch(r"\s*[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)\s*", value):
+        if int(number.exponent) >= 0 and digits <= MOST_DIGITS:
+            return f"decimal({digits},0)"
+    if re.fullmatch(r"[\0- ]*[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)[\0- ]*", value):
         return "double"
     found = re.fullmatch(r"([0-9]{4}-[0-9]{2}-[0-9]{2})( [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9])?)?", value)
-    try:
-        if found:
-            datetime.fromisoformat(value)
+    with suppress(ValueError):
+        if found and datetime.fromisoformat(value) is not None:
             return "timestamp" if found[2] else "date"
-    except ValueError:
-        pass
     return "string"
 
 
@@ -301,8 +298,8 @@ def read(
         InvalidInput: ``invalid_uri``: the URI, the condition, an option or the format makes no sense.
         RepositoryNotFound, RefNotFound, CommitExpired, ObjectNotFound: there is nothing to read.
         Corrupted: a file has another size than was recorded.
-        LakeopsError: ``unsupported``: compressed text whose address does not tell how, so that Spark would read it as
-            it is.
+        LakeopsError: ``unsupported``: a folder that a stream of Spark wrote, whose log tells which files count, or
+            compressed text whose address does not tell how, so that Spark would read it as it is.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody does
     from pyspark.sql.types import StructType
@@ -312,35 +309,35 @@ def read(
         raise InvalidInput(f"option {name} goes by physical files: {_NO_OPTIONS[name]}")
     if re.search(r"[{}\\^]|\[!", str(given.get("pathglobfilter"))):
         raise InvalidInput("pathGlobFilter may have *, ? and [...] alone")
-    recursive = is_true(given, "recursiveFileLookup")
     passed = {name: value for name, value in options.items() if name.lower() not in _SERVED}
-    found = files(uri, lake=lake, check=check, recursive=recursive)
-    kind = format or found.format()
-    _check_names(found, kind)
-    folded = str if _is_on(spark, "spark.sql.caseSensitive") else str.lower
+    found = files(uri, lake=lake, check=check, recursive=is_true(given, "recursiveFileLookup"))
     wanted = spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
+    folded = str if _is_on(spark, "spark.sql.caseSensitive") else str.lower
     declared = {folded(field.name): field for field in wanted or ()}
     infers = _is_on(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", default="true")
     types: dict[str, str] = {}
-    for name, kind_of in zip(found.columns, found.types(), strict=True):
+    for name, of_values in zip(found.columns, found.types(), strict=True):
         if (field := declared.get(folded(name))) is not None:
-            types[field.name] = field.dataType.simpleString()
+            told = field.dataType.simpleString()
+            types[field.name] = "timestamp_ltz" if told == "timestamp" else told  # which some sessions take for ntz
         else:
-            types[name] = kind_of if infers or kind_of == "void" else "string"
+            types[name] = of_values if infers or of_values == "void" else "string"
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    if {"timestamp", "timestamp_ltz"} & {*types.values()} and given.get("timezone", zone) != zone:
+        raise InvalidInput(f"folders of {uri!r} are times, which option timeZone moves: set the session's time zone")
     found = replace(found, columns=tuple(types))
     if "pathglobfilter" in given:
         pattern = re.compile(translate(str(given["pathglobfilter"])))
         found = replace(found, files=tuple(one for one in found if pattern.match(one.path.rpartition("/")[2])))
     if not found.files:
         raise ObjectNotFound(f"no file at {uri!r} matches pathGlobFilter {excerpt(given['pathglobfilter'])}")
+    kind = format or found.format()
+    _check_names(found, kind)
     kept = found if where is None else _pruned(spark, found, types, where)
     nothing = not kept.files
     if nothing:
         kept = replace(found, files=found.files[:1])  # tells the columns
-    data = None
-    if wanted is not None:
-        in_folders = {*map(folded, types)}
-        data = StructType([field for field in wanted if folded(field.name) not in in_folders])
+    data = None if wanted is None else StructType([field for field in wanted if field.name not in types])
 
     def load(paths: str | list[str], **how: Any) -> DataFrame:  # noqa: ANN401 - the reader's own
         reader = spark.read.format(kind).options(**passed, **how)
@@ -409,8 +406,9 @@ def _names(frame: DataFrame) -> set[str]:
     return {re.sub("^file:/+", "file:/", name) for name in names}
 
 
-# Java's URIs percent-encode some ASCII characters and keep letters of other scripts.
-_ENCODED = str.maketrans({one: quote(one, safe="/:@!$&'()*+,;=~") for one in map(chr, range(0x80))})
+# Java's URIs percent-encode some ASCII characters, controls and spaces, and keep letters of other scripts.
+_SPECIAL = [one for one in map(chr, range(0x3001)) if one < "\xa0" or one.isspace()]
+_ENCODED = str.maketrans({one: quote(one, safe="/:@!$&'()*+,;=~") for one in _SPECIAL})
 
 
 def _spark_name(file: File, s3: str) -> str:
@@ -455,7 +453,8 @@ def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Map
             kind="unsupported",
         )
     values = _typed(spark, named, [file.values for file in found], types)
-    joined = plain.withColumn(_ADDRESS, F.col("_metadata.file_path")).join(F.broadcast(values), _ADDRESS)
+    address = plain.metadataColumn("_metadata")["file_path"]  # the files may have a column of that name
+    joined = plain.withColumn(_ADDRESS, address).join(F.broadcast(values), _ADDRESS)
     return joined.select(*map(_quoted, order))
 
 
@@ -474,7 +473,10 @@ def _typed(
 def _cast(column: Column, kind: str) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
-    return F.lit(None) if kind == "void" else column.cast(kind)
+    if kind == "void":
+        return F.lit(None)
+    error = F.raise_error(F.concat(F.lit(f"a folder's value is no {kind}: "), column))
+    return F.coalesce(column.try_cast(kind), F.when(column.isNotNull(), error))  # without ANSI a cast gives a null
 
 
 def _quoted(name: str) -> str:
@@ -550,7 +552,7 @@ def write(
         on_collision: what ``append`` does with a path that is taken, see ``Branch.output``.
         success_file: keep the file ``_SUCCESS``.
         idempotency_key: ``append`` replaces the files that it has added under this key, see ``Branch.output``.
-        allow_empty: let a job that wrote no file empty the prefix, as one does that partitions no rows.
+        allow_empty: let ``overwrite`` empty the prefix with a job that wrote no file, as one that partitions no rows.
         lake: the lake; when left out that of the URI's connection, of ``lakeops_default`` in Airflow, or the settings'.
         s3: the scheme of Spark's S3 connector.
         **options: the writer's, such as ``compression="zstd"``.
@@ -587,6 +589,7 @@ def write(
                 writer = writer.partitionBy(*([partition_by] if isinstance(partition_by, str) else partition_by))
             writer.save(spark_path(output.url, s3))
             empty = mode in ("error", "ignore")
+            allow_empty |= empty and bool(partition_by)  # of no rows Spark makes no folder
             return branch.link_output(output, kind, on_collision, empty=empty, allow_empty=allow_empty)
         except BaseException as error:
             branch.abandon_output(output)

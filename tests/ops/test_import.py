@@ -473,9 +473,10 @@ def save(rows, kind, folder, source):
         text = text.set_column(
             place, "last_modified_date", pc.strftime(rows["last_modified_date"], "%Y-%m-%dT%H:%M:%SZ")
         )
-    if kind == "csv":
-        csv.write_csv(text, folder / "inventory.csv")
-        return f"file://{folder}/inventory.csv"
+    if kind.startswith("csv"):
+        with pa.output_stream(folder / f"inventory.{kind}") as file:
+            csv.write_csv(text, file)
+        return f"file://{folder}/inventory.{kind}"
     data, store = io.BytesIO(), client(source.settings)
     text = text.set_column(1, "key", pa.array([quote_plus(key) for key in rows["key"].to_pylist()]))
     csv.write_csv(text, data, csv.WriteOptions(include_header=False))
@@ -493,7 +494,7 @@ def save(rows, kind, folder, source):
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["all of an object", "keys alone"])
-@pytest.mark.parametrize("kind", ["parquet", "csv", "manifest"])
+@pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz", "manifest"])
 def test_an_inventory_stands_for_a_listing(bucket, tmp_path, kind, known):
     repo, source = bucket
     names = [f"{folder}/f{n}" for folder in ("a", "b/c", "ö x%+") for n in range(7)] + ["top", "007", "x//y"]
@@ -539,6 +540,19 @@ def test_an_inventory_of_a_directory(lake, main, source, tmp_path):
     (tmp_path / "keys.csv").write_text("Key\na/f01\nc/none\n")
     with pytest.raises(errors.InvalidInput, match="older than what it lists: 'c/none'"):
         main.import_objects(source, "raw", "m", inventory=str(tmp_path / "keys.csv"))
+    (tmp_path / "keys.csv").write_text("Key\n")
+    with pytest.raises(errors.ObjectNotFound, match=r"nothing at .*/source to import$"):
+        main.import_objects(source, "raw", "m", inventory=str(tmp_path / "keys.csv"))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.parametrize("column", ["is_latest", "key", "is_delete_marker"])
+def test_an_inventory_that_lacks_a_value_is_refused(main, source, tmp_path, column, kind):
+    rows = {"is_latest": [True, True], "key": ["a/f01", "c/f09"], "is_delete_marker": [False, False]}
+    rows[column][1] = None
+    file = save(pa.table(rows), kind, tmp_path, None)
+    with pytest.raises(errors.InvalidInput, match="lacks a value of is_latest, key, is_delete_marker in some"):
+        main.import_objects(source, "raw", "m", inventory=file)
 
 
 @pytest.mark.parametrize(
@@ -550,6 +564,7 @@ def test_an_inventory_of_a_directory(lake, main, source, tmp_path):
         ("i.parquet", "key\na\n", "cannot be read"),
         ("i.txt", "key\na\n", "must end in"),
         ("i.csv.gz", "key\na\n", "cannot be read"),
+        ("i.csv", "key,is_latest\na/f01,yes\n", "yes"),
         ("manifest.json", "[1]", "no manifest"),
         ("manifest.json", "{", "no manifest"),
         ("manifest.json", '{"fileSchema": "Key", "fileFormat": "ORC", "destinationBucket": "b", "files": []}', "orc"),
@@ -655,6 +670,7 @@ def test_a_killed_import_goes_on_where_it_was(killed, tmp_path, inventory):
     [
         ("bucket", "no key"),
         ("files", "another call"),
+        ("files", "another inventory"),
         ("bucket", "later than an hour"),
         ("bucket", "later than the grace period"),
         ("bucket", "an error"),
@@ -668,6 +684,8 @@ def test_a_killed_import_begins_anew(killed, tmp_path, clock, why):
     url, how = source.url, {"idempotency_key": None if why == "no key" else "k"}
     if why == "a directory":
         url = write(tmp_path / "source", {f"{number:03}": "x" for number in range(300)})
+    if why == "another inventory":
+        how["inventory"] = save(inventory_rows(source, known=False), "parquet", tmp_path, source)
     import_killed(repo, url, faults, **how)
     if why == "another call":
         how["skip_special"] = True
@@ -685,6 +703,8 @@ def test_a_killed_import_begins_anew(killed, tmp_path, clock, why):
         source.put("0/0", b"new")  # before all that was listed
     else:
         write(tmp_path / "source", {"0": "new"})
+    if "inventory" in how:
+        save(inventory_rows(source, known=False), "parquet", tmp_path, source)
     commit = repo.branch("main").import_objects(url, "raw", "m", **how)
     assert commit.metadata["lakeops.import.objects"] == "301"
     assert len(paths(repo.branch("main"))) == 301

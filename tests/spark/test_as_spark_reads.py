@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +19,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StructType
 
 import lakeops.spark
 from lakeops import Branch, Lake, Settings
@@ -228,8 +231,118 @@ def test_a_table_is_what_spark_makes_of_the_same_files(session, main: Branch, tm
         assert found == expected
 
 
+def parquet(**columns: Any) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
+
+
+def two(kind: str, first: str, second: str = "1", **more: Any) -> dict[str, bytes]:
+    """Two files in folders of a column."""
+    return {f"{kind}={value}/{n}.parquet": parquet(id=[n], **more) for n, value in enumerate((first, second))}
+
+
+TOLD = {"_metadata": [{"file_path": "s3://raw/in.json"}]}
+TIMES = two("k", "2024-01-01 00:00:00", "2024-01-02 00:00:00")
+LOG = {"_spark_metadata/0": b"v1", "a.parquet": parquet(id=[1]), "b.parquet": parquet(id=[2])}
+FILLED = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+FILLED["fields"] += [{"name": "v", "type": "long", "nullable": True, "metadata": {"EXISTS_DEFAULT": "42L"}}]
+CASES: dict[str, dict[str, Any]] = {
+    "a column _metadata": {"files": two("k", "2", **TOLD)},
+    "a text _metadata": {"files": two("k", "2", _metadata=["x"])},
+    "a stream's log": {"files": LOG, "refused": "a stream's log"},
+    "times in another zone": {"files": TIMES, "options": {"timeZone": "Asia/Tokyo"}, "refused": "option timeZone"},
+    "times in the session's zone": {"files": TIMES, "options": {"timeZone": "UTC"}},
+    "numbers in another zone": {"files": two("k", "2"), "options": {"timeZone": "Asia/Tokyo"}},
+    "declared times": {
+        "files": TIMES,
+        "schema": "id bigint, k timestamp_ltz",
+        "settings": {"spark.sql.timestampType": "TIMESTAMP_NTZ"},
+    },
+    "no number": {
+        "files": two("k", "x"),
+        "schema": "id bigint, k int",
+        "settings": {"spark.sql.ansi.enabled": "false"},
+    },
+    "a fraction": {
+        "files": two("k", "1.5"),
+        "schema": "id bigint, k int",
+        "settings": {"spark.sql.ansi.enabled": "false"},
+    },
+    "a null": {"files": two("k", "__HIVE_DEFAULT_PARTITION__"), "schema": "id bigint, k int"},
+    "a short text": {"files": two("k", "abc"), "schema": "id bigint, k varchar(3)"},
+    "hexadecimal": {"files": two("k", "0x10"), "schema": "id bigint, k int"},
+    "two signs": {"files": two("k", "+-5"), "schema": "id bigint, k int"},
+    "a default": {"files": two("k", "1"), "schema": StructType.fromJson(FILLED).add("k", "integer")},
+    "wide digits": {"files": two("k", "\uff11\uff12"), "refused": "no int: \uff11\uff12"},
+    "wide digits and a text": {"files": two("k", "\uff11\uff12", "x")},
+    "a wide fraction": {"files": two("k", "\uff11.\uff15")},
+    "a wide space": {"files": two("k", "\u00a01")},
+    "a file that is left out": {
+        "files": {"a.csv": b"id\n1\n", "b.csv.gz": gzip.compress(b"id\n2\n"), "c.csv": b"id\n3\n"},
+        "options": {"pathGlobFilter": "*.csv", "header": True},
+    },
+}
+
+
+@pytest.mark.parametrize("what", [*CASES])
+def test_a_case_is_as_spark_has_it_or_refused(session, main: Branch, tmp_path: Path, what: str) -> None:
+    """In one folder of a plain table, and in the lake with the files the other way round."""
+    case = {"schema": None, "options": {}, "settings": {}, "refused": None, **CASES[what]}
+    for name, data in sorted(case["files"].items(), reverse=True):
+        (tmp_path / "plain" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "plain" / name).write_bytes(data)
+        main.put(f"t/{name}", data)
+
+    def reader(kind: str) -> DataFrameReader:
+        found = session.read.format(kind)
+        return found if case["schema"] is None else found.schema(case["schema"])
+
+    for name, value in ({"spark.sql.session.timeZone": "UTC"} | case["settings"]).items():
+        session.conf.set(name, value)
+    try:
+        kind = next(iter(case["files"])).rpartition(".")[2] if case["options"].get("header") else "parquet"
+        expected = told(lambda: reader(kind).options(**case["options"]).load(str(tmp_path / "plain")))
+        own = told(lambda: lakeops.spark.read(session, TABLE, schema=case["schema"], **case["options"]))
+        found = told(lambda: reader("lakeops").option("home", str(tmp_path / "home")).load(TABLE))
+    finally:
+        for name in case["settings"]:
+            session.conf.unset(name)
+    if case["refused"]:
+        assert own[0] == "error"
+        assert case["refused"] in own[1]
+    elif expected[0] == "error":
+        assert own[0] == "error", own
+    else:
+        assert own == expected
+    assert found[0] == "error" or found == expected
+
+
+@pytest.mark.parametrize("name", ["a\u3000b", "a\u00a0b", "a\u2028b", "a\u0085b", "a b", "é%"])
+def test_a_file_of_any_name_is_found_behind_a_join(session, main: Branch, tmp_path: Path, name: str) -> None:
+    for day, one in ((1, name), (2, "x")):
+        (tmp_path / f"raw/day={day}").mkdir(parents=True)
+        (tmp_path / f"raw/day={day}/{one}.parquet").write_bytes(parquet(id=[day]))
+    main.import_objects((tmp_path / "raw").as_uri(), "t/", "Import")
+    main.rename("t/day=2/x.parquet", "t/day=5/x.parquet")
+    assert sorted(lakeops.spark.read(session, TABLE).collect()) == [(1, 1), (2, 5)]
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+def test_no_rows_are_written_to_an_empty_prefix(session, main: Branch, mode: Any) -> None:
+    empty = session.createDataFrame([], "id int, k int")
+    assert lakeops.spark.write(empty, TABLE, mode, partition_by="k") == 0
+    main.put("t/k=1/a.parquet", parquet(id=[1]))
+    with pytest.raises(LakeopsError) if mode == "error" else nullcontext():
+        lakeops.spark.write(empty, TABLE, mode, partition_by="k")
+    assert [item.path for item in main.list()] == ["t/k=1/a.parquet"]
+
+
 UNUSUAL = {
     "spark.sql.parquet.binaryAsString": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInRead": "EXCEPTION",
+    "spark.sql.parquet.int96TimestampConversion": "true",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
     "spark.sql.parquet.mergeSchema": "true",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark import SparkContext
 from support.budget import examples
 from support.errors import has_kind
 from support.rows import SMALL, applied, attempt, built, change_sets, contents, numbered, repositories, staged_table
@@ -68,6 +69,17 @@ def test_an_executor_without_the_package_is_said_clearly(tmp_path, monkeypatch, 
         ):
             repo.branch("main").commit("first")
         assert len(list(repo.log("main"))) == len(list(repo.branch("main").uncommitted())) == 1
+    assert active() is None
+
+
+def test_a_jvm_that_was_killed_is_replaced(tmp_path):
+    with Lake.open(settings=Settings.load(home=tmp_path, engine="spark", spark_master="local[1]")) as lake:
+        main = lake.create_repository("repo").branch("main")
+        for number in range(2):
+            main.put(f"{number}", b"1")
+            main.commit("one more")
+            with SparkContext._gateway.proc as jvm:
+                jvm.kill()
     assert active() is None
 
 

@@ -79,8 +79,7 @@ def test_a_stream_goes_on_after_a_repair(main: Branch, caplog, how: str, repair:
     with pytest.raises(LakeopsError, match=says):
         numbers(first, bad)
     main.delete(f"orders/{name}")
-    if how != "another folder":
-        main.delete("orders/gone.parquet")
+    main.delete("orders/gone.parquet")
     if repair == "replaced":
         main.put("orders/b.parquet", parquet(3))
     repaired = main.commit("good").id
@@ -88,6 +87,29 @@ def test_a_stream_goes_on_after_a_repair(main: Branch, caplog, how: str, repair:
     assert "skipped" in caplog.text or "left out" in caplog.text
     assert name in caplog.text
     assert numbers(bad, repaired) == ([3] if repair == "replaced" else [])
+
+
+@pytest.mark.parametrize("how", [*BAD])
+def test_a_stream_does_not_pass_over_a_bad_file_of_which_more_is_said(main: Branch, how: str) -> None:
+    name, contents, says = BAD[how]
+    first = main.commit("nothing", allow_empty=True).id
+    main.put("orders/a.parquet", parquet(1))
+    main.put(f"orders/{name}", contents)
+    bad = main.commit("bad").id
+    main.update_metadata(f"orders/{name}", {"checked": "yes"})
+    main.commit("described")
+    with pytest.raises(LakeopsError, match=says):
+        numbers(first, bad)
+
+
+def test_a_stream_gives_the_good_file_of_a_commit_that_was_taken_back(main: Branch) -> None:
+    first = main.commit("nothing", allow_empty=True).id
+    for name in ("good.parquet", "_spark_metadata/0", "day=1/bad.parquet", "b/c.csv"):
+        main.put(f"orders/{name}", parquet(1))
+    bad = main.commit("bad").id
+    main.delete_prefix("orders/")
+    main.commit("taken back")
+    assert numbers(first, bad) == [1]
 
 
 def test_a_stream_does_not_pass_over_a_replaced_file_that_the_disk_refuses_to_read(main: Branch) -> None:

@@ -241,15 +241,20 @@ class Jobs:
 
     def close(self) -> None:
         """Stop the session, if it was started here."""
-        if self._own:
+        if self._own and self.alive:
             self._session.stop()
 
     @property
     def alive(self) -> bool:
-        """Whether nobody has stopped the session."""
-        if self._context is not None:
-            return self._context._jsc is not None  # noqa: SLF001 - there is no public way to ask
-        return not self._session.is_stopped
+        """Whether nobody has stopped the session. PySpark is made to forget a JVM that is gone."""
+        context: Any = self._context
+        if context is None:
+            return not self._session.is_stopped
+        with contextlib.suppress(LakeopsError), translated():
+            return context._jsc is not None and context._jsc.sc() is not None  # noqa: SLF001 - no public way to ask
+        if (kind := type(context))._active_spark_context is context:  # noqa: SLF001
+            kind._gateway = kind._jvm = kind._active_spark_context = None  # noqa: SLF001
+        return False
 
     @property
     def cores(self) -> int:
