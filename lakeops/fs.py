@@ -39,7 +39,7 @@ from lakeops.model.errors import (
 from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES, connection_in
 from lakeops.model.records import CommonPrefix, Entry, is_marker
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.files import appearing, is_clone_state
+from lakeops.ops.files import atomic_write, is_clone_state
 from lakeops.ops.local.index import check_names
 from lakeops.staged_file import CompressedFile, StagedFile
 from lakeops.store.recorded import ObjectFile, SmallObject
@@ -322,7 +322,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             return
         target = Path(lpath)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with appearing(target) as file:
+        with atomic_write(target) as file:
             super().get_file(rpath, lpath, callback, file, **options)
 
     def open(

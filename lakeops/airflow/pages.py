@@ -40,12 +40,12 @@ from lakeops.model.errors import LakeopsError, NotFound, Transient
 from lakeops.settings import CATALOG_FILE, catalog_in
 from lakeops.web.app import IMPATIENT, answer, failure, first_page, guarded, page, refused
 from lakeops.web.page import Site, address, render
-from lakeops.web.pages import LOOKED_AT, ROUTES, Pages, summed
+from lakeops.web.pages import LOOKED_AT, ROUTES, Pages, diff_stat
 
 if TYPE_CHECKING:
     from lakeops.model.protection import Verdict
     from lakeops.model.records import Commit
-    from lakeops.ops.diff import Sums
+    from lakeops.ops.diff import DiffStat
     from lakeops.settings import Settings
 
 
@@ -250,7 +250,7 @@ class TaskReport:
     task: str  # with its index, where it is mapped
     pages: dict[str, str]
     commit: Commit | None = None
-    sums: Sums | None = None
+    sums: DiffStat | None = None
     problem: str | None = None  # why the commit cannot be shown
     verdicts: Sequence[Verdict] = ()
 
@@ -286,7 +286,7 @@ def report_run(
                     lakes[connection] = stack.enter_context(open_lake(connection))
                 found = lakes[connection].repository(repository)
                 commit = found.ref(commit_id).commit
-                sums = summed(found, commit.parents[0], commit.id, two_way=True) if commit.parents else None
+                sums = diff_stat(found, commit.parents[0], commit.id, two_way=True) if commit.parents else None
                 rows.append(TaskReport(name, pages, commit, sums, verdicts=found.verdicts_of([commit])[commit.id]))
             except LakeopsError as error:
                 if isinstance(error, Transient):

@@ -177,11 +177,11 @@ class Backups(CatalogPart):
             self.record(conn, name, "restore-repository", "repository", name, None, told)
             return True
 
-        def settle(conn: Connection) -> bool | None:
+        def resolve(conn: Connection) -> bool | None:
             mine = select(REPOSITORY.c.id).where(REPOSITORY.c.id == name, REPOSITORY.c.restored == restored.at)
             return True if conn.execute(mine).first() else None
 
-        self.database.write(work, settle=settle)
+        self.database.write(work, resolve=resolve)
 
     @write_transaction
     def accept_restored(self, conn: Connection, repository_id: str) -> None:

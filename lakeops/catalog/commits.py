@@ -190,7 +190,7 @@ class Commits(CatalogPart):
         repository_id, branch = publish.repository_id, publish.branch
         made = ""
 
-        def settle(conn: Connection) -> Commit | None:
+        def resolve(conn: Connection) -> Commit | None:
             here = (REFLOG.c.repository_id == repository_id, REFLOG.c.ref == branch)
             move = select(REFLOG.c.sequence).where(*here, REFLOG.c.old == publish.expected_head, REFLOG.c.new == made)
             return find_commit(conn, repository_id, made) if conn.execute(move.limit(1)).first() else None
@@ -236,7 +236,7 @@ class Commits(CatalogPart):
                     self.remember(conn, repository_id, one.key, one.fingerprint, commit.id)
             return existing or commit
 
-        return self.database.write(work, settle=settle)
+        return self.database.write(work, resolve=resolve)
 
     def _check_publish(self, conn: Connection, publish: Publish, repository: AnyRow, state: BranchState) -> BranchState:
         """Refuse what may not be published now. Returns the branch without the tokens that are consumed."""

@@ -93,14 +93,14 @@ class Dialect(Protocol):
     def facts(self, conn: Connection) -> dict[str, str]:
         """The server's version and settings that matter, for ``doctor``."""
 
-    def whereabouts(self, conn: Connection) -> dict[str, str]:
+    def identify(self, conn: Connection) -> dict[str, str]:
         """Facts that tell this database from a copy of it. A fact that the server does not give is left out."""
 
-    def bring(self, conn: Connection, rows: pa.Table) -> None:
+    def copy_in(self, conn: Connection, rows: pa.Table) -> None:
         """Send staged rows (``model.arrow.STAGING_COLUMNS``) to the server, before a branch is locked."""
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
-        """Insert or replace the rows that were brought, under a token."""
+        """Insert or replace the rows that were copied in, under a token."""
 
     def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
         """A token's rows under a prefix, sorted by path (``model.arrow.STAGING_COLUMNS``)."""
@@ -121,7 +121,7 @@ _abandoned: list[Pool] = []
 """Connections inherited over a fork: never used, and never closed either, for they are the parent's."""
 
 
-class _AgainError(Exception):
+class _RetryableError(Exception):
     """The transaction was rolled back and may be tried again."""
 
     outage = False
@@ -133,7 +133,7 @@ class _UnknownError(Exception):
 
 
 def run_again(_conn: Connection) -> None:
-    """Settle an unknown COMMIT by running the transition again, for transitions that may be repeated."""
+    """Resolve an unknown COMMIT by running the transition again, for transitions that may be repeated."""
 
 
 class _Snapshot(threading.local):
@@ -177,16 +177,16 @@ class Database:
 
         return work() if self._snapshot.conn is not None else self.read(on_one)
 
-    def write(self, work: Callable[[Connection], T], *, settle: Callable[[Connection], T | None] | None = None) -> T:
+    def write(self, work: Callable[[Connection], T], *, resolve: Callable[[Connection], T | None] | None = None) -> T:
         """Run a transition as one transaction. It may run several times. Nothing of a run that failed stays.
 
-        ``settle`` reads whether a COMMIT without an answer happened: its result, or None for "run it again". Such a
+        ``resolve`` reads whether a COMMIT without an answer happened: its result, or None for "run it again". Such a
         COMMIT may still be under way then, so a later run that is refused asks again.
         """
         if self._snapshot.conn is not None:
             raise RuntimeError("a snapshot is for reading: this would be written outside of it")
         try:
-            return self._retrying(partial(self._run, self.engine, work, settle, [], write=True))
+            return self._retrying(partial(self._run, self.engine, work, resolve, [], write=True))
         finally:
             Database._written += 1
 
@@ -202,7 +202,7 @@ class Database:
         self,
         engine: Engine,
         work: Callable[[Connection], T],
-        settle: Callable[[Connection], T | None] | None = None,
+        resolve: Callable[[Connection], T | None] | None = None,
         unknown: list[str] | None = None,
         *,
         write: bool = False,
@@ -223,36 +223,36 @@ class Database:
         except self._failures as error:
             raise self._translate(error) from None
         except LakeopsError:
-            done = self.read(settle) if settle and unknown else None
+            done = self.read(resolve) if resolve and unknown else None
             if done is None:
                 raise
             return done
         except _UnknownError as lost:
-            if settle is None or unknown is None:
+            if resolve is None or unknown is None:
                 raise Transient(
                     f"{lost}; whether the change was made is not known: look before trying again",
                     kind="catalog_unavailable",
                 ) from None
-            done = self.read(settle)
+            done = self.read(resolve)
             if done is not None:
                 return done
             unknown.append(str(lost))
-            raise _AgainError(str(lost)) from None
+            raise _RetryableError(str(lost)) from None
 
     def _translate(self, error: Exception) -> Exception:
         """A failure of the database in the catalog's own words, and whether to try again."""
         if isinstance(error, PoolTimeout):
-            return _AgainError(f"the catalog is not available ({self.shown}): all connections are in use")
+            return _RetryableError(f"the catalog is not available ({self.shown}): all connections are in use")
         if isinstance(error, IntegrityError):
             # Two transactions inserted the same key. The second try sees the first one's row and says so properly.
-            return _AgainError(self._sentence("lost a race", error))
+            return _RetryableError(self._sentence("lost a race", error))
         failure = self.dialect.failure_of(_driver_error(error))
         if failure is TransactionFailure.DENIED:
             return CatalogError(self._sentence("this login may not do that", error), kind="permission_denied")
         if failure is TransactionFailure.REFUSED:
             return CatalogError(self._sentence("the catalog refused", error))
         holder = self.dialect.lock_holder(self.engine, _driver_error(error))
-        again = _AgainError(self._sentence("the catalog is not available", error) + holder)
+        again = _RetryableError(self._sentence("the catalog is not available", error) + holder)
         again.outage = failure is TransactionFailure.LOST
         return again
 
@@ -261,7 +261,7 @@ class Database:
         while True:  # by hand: no command need import tenacity
             try:
                 return run()
-            except _AgainError as error:
+            except _RetryableError as error:
                 lost += 1
                 bridged = error.outage and self._patience > 0
                 _log.warning("%s; try %d%s lost after %.1f s", error, lost, "" if bridged else f" of {TRIES}", waited())
@@ -302,7 +302,7 @@ class Transaction:
 
 
 read_transaction = Transaction(Database.read)
-write_transaction = Transaction(partial(Database.write, settle=run_again))
+write_transaction = Transaction(partial(Database.write, resolve=run_again))
 """One that may run again although its COMMIT happened."""
 write_transaction_once = Transaction(Database.write)
 """One of which it stays unknown whether an unanswered COMMIT happened."""

@@ -110,7 +110,7 @@ class Mirrors(CatalogPart):
                 conn.execute(insert(MIRROR_REF).values(repository_id=repository.id, **_ref_values(ref)))
             return True
 
-        self.database.write(work, settle=lambda conn: is_ours(conn, repository.id, token))
+        self.database.write(work, resolve=lambda conn: is_ours(conn, repository.id, token))
 
     @read_transaction
     def get(self, conn: Connection, repository_id: str) -> MirrorRecord:
@@ -359,11 +359,11 @@ class Mirrors(CatalogPart):
             _forget_arrivals(conn, repository_id, ref)
             return self._next_candidate(conn, mirror, found, candidate)
 
-        def settle(conn: Connection) -> MirrorRef | None:
+        def resolve(conn: Connection) -> MirrorRef | None:
             row = conn.execute(select(MIRROR_REF).where(*_of_ref(repository_id, ref))).one_or_none()
             return _ref_record(row) if row is not None and row.promoted == candidate else None
 
-        return self.database.write(work, settle=settle)
+        return self.database.write(work, resolve=resolve)
 
     def promote_writable(self, repository_id: str, sequence: int, *, actor: str) -> MirrorRecord:
         """Turn the mirror into a writable repository at what it shows now. It follows its source no longer.
@@ -391,11 +391,11 @@ class Mirrors(CatalogPart):
             self.record_move(conn, repository_id, branch, head, head, "promote-writable", actor)
             return _find_mirror(conn, repository_id)
 
-        def settle(conn: Connection) -> MirrorRecord | None:
+        def resolve(conn: Connection) -> MirrorRecord | None:
             found = _find_mirror(conn, repository_id)
             return found if found.promoted_writable is not None else None
 
-        return self.database.write(work, settle=settle)
+        return self.database.write(work, resolve=resolve)
 
     @read_transaction
     def unproved(self, conn: Connection, repository_id: str) -> frozenset[str]:

@@ -98,7 +98,7 @@ class Catalog:
                 check_encoding(dialect.facts(conn))
                 run_migrations(conn)
 
-        self.database.write(work, settle=lambda _conn: None)
+        self.database.write(work, resolve=lambda _conn: None)
 
     def describe(self) -> dict[str, str]:
         """Facts for ``doctor``: dialect, server version, schema revision, journal mode. No secrets."""

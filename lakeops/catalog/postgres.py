@@ -169,7 +169,7 @@ class Postgres(Dialect):
         names = ("server_version", SERVER_ENCODING, "synchronous_commit", "fsync", "default_transaction_read_only")
         return {name: str(conn.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in names}
 
-    def whereabouts(self, conn: Connection) -> dict[str, str]:
+    def identify(self, conn: Connection) -> dict[str, str]:
         """The cluster, its timeline and the database's number in it.
 
         A dump has another number, another cluster another identifier, and a server that was promoted or restored to a
@@ -185,7 +185,7 @@ class Postgres(Dialect):
                     raise
         return facts
 
-    def bring(self, conn: Connection, rows: pa.Table) -> None:
+    def copy_in(self, conn: Connection, rows: pa.Table) -> None:
         import pyarrow as pa
         import pyarrow.csv as pa_csv
 

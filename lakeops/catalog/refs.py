@@ -87,11 +87,11 @@ class Refs(CatalogPart):
             self.record_move(conn, repository_id, name, None, values["commit"], action, actor, kind=kind)
             return True
 
-        def settle(conn: Connection) -> bool | None:
+        def resolve(conn: Connection) -> bool | None:
             mine = select(table.c.name).where(table.c.repository_id == repository_id, table.c.name == name, is_there)
             return True if conn.execute(mine).first() else None
 
-        self.database.write(work, settle=settle)
+        self.database.write(work, resolve=resolve)
 
     @write_transaction_once
     def delete_branch(

@@ -1,7 +1,7 @@
 """Repositories, and who owns their storage namespaces.
 
-No transition can be half done. The owner record of a namespace is noted before it is written (``take_owner``) and after
-(``hold_owner``). The next caller looks whether a noted one was written, and writes it if it may.
+No transition can be half done. The owner record of a namespace is noted before it is written (``begin_lease``) and
+after (``confirm_lease``). The next caller looks whether a noted one was written, and writes it if it may.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Repositories(CatalogPart):
                 conn.execute(insert(OWNER).values(repository_id=repository.id, current_lease=owner))
             return True
 
-        self.database.write(work, settle=lambda conn: is_ours(conn, repository.id, token))
+        self.database.write(work, resolve=lambda conn: is_ours(conn, repository.id, token))
 
     @read_transaction
     def get(self, conn: Connection, repository_id: str) -> RepositoryRecord:
@@ -122,7 +122,7 @@ class Repositories(CatalogPart):
         """Which catalog this is. Its id is made when it is first asked for."""
 
         def of(conn: Connection, name: str) -> Identity:
-            return Identity(name, self.database.dialect.whereabouts(conn), self.database.shown)
+            return Identity(name, self.database.dialect.identify(conn), self.database.shown)
 
         def find(conn: Connection) -> Identity | None:
             name = conn.execute(select(CATALOG.c.id)).scalar()
@@ -136,7 +136,7 @@ class Repositories(CatalogPart):
             conn.execute(insert(CATALOG).values(only=1, id=name))
             return of(conn, name)
 
-        return self.database.read(find) or self.database.write(make, settle=find)
+        return self.database.read(find) or self.database.write(make, resolve=find)
 
     def ownership(self, repository_id: str) -> Ownership:
         """Read what this catalog knows of the repository's owner record. Raises ``RepositoryNotFound``."""
@@ -148,7 +148,7 @@ class Repositories(CatalogPart):
 
         return self.database.read(work)
 
-    def take_owner(self, repository_id: str, record: str, *, over: bool = False) -> Ownership:
+    def begin_lease(self, repository_id: str, record: str, *, over: bool = False) -> Ownership:
         """Note the record that is about to be written to the namespace.
 
         A record that is noted already stays and is returned, since whoever noted it was killed or is still writing:
@@ -169,10 +169,10 @@ class Repositories(CatalogPart):
                     self.record(conn, repository_id, "take-owner", "owner", repository_id, known.current_lease, record)
             return _ownership(conn, repository_id, identity)
 
-        return self.database.write(work, settle=run_again)
+        return self.database.write(work, resolve=run_again)
 
     @write_transaction
-    def hold_owner(self, conn: Connection, repository_id: str, record: str) -> None:
+    def confirm_lease(self, conn: Connection, repository_id: str, record: str) -> None:
         """Note that a record is in the namespace now. Nothing happens when another one was noted meanwhile."""
         lock_repository(conn, repository_id)
         noted = update(OWNER).filter_by(repository_id=repository_id, pending_lease=record)

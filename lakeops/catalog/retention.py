@@ -237,7 +237,7 @@ class Retention(CatalogPart):
             self.record(conn, repository_id, "revive", "mark", mark_id, None, f"up to {len(some)} commits live again")
 
         for some in guards.chunks(ids):
-            self.database.write(lambda conn, some=some: work(conn, some), settle=run_again)  # type: ignore[misc]
+            self.database.write(lambda conn, some=some: work(conn, some), resolve=run_again)  # type: ignore[misc]
 
     @write_transaction
     def restore_commits(self, conn: Connection, repository_id: str, mark_id: str) -> tuple[Mark, int]:
@@ -283,7 +283,7 @@ class Retention(CatalogPart):
                 self.record(conn, repository_id, "prune", plan.kind, "", None, f"{count} removed")
             return PruneStep(count, frozenset(page.keys) if table is COMMIT else frozenset(), page.after)
 
-        return self.database.read(work) if dry_run else self.database.write(work, settle=run_again)
+        return self.database.read(work) if dry_run else self.database.write(work, resolve=run_again)
 
 
 def find_rules(conn: Connection, repository_id: str) -> str | None:

@@ -114,7 +114,7 @@ class Sqlite(Dialect):
     def lock_schema(self, conn: Connection) -> None:
         pass  # the transaction began with the write lock
 
-    def bring(self, conn: Connection, rows: pa.Table) -> None:
+    def copy_in(self, conn: Connection, rows: pa.Table) -> None:
         pass  # the database is in this process
 
     def facts(self, conn: Connection) -> dict[str, str]:
@@ -124,7 +124,7 @@ class Sqlite(Dialect):
             "synchronous": str(conn.exec_driver_sql("PRAGMA synchronous").scalar_one()),
         }
 
-    def whereabouts(self, conn: Connection) -> dict[str, str]:
+    def identify(self, conn: Connection) -> dict[str, str]:
         """The file's real path and inode: a copy of the file has another one of either."""
         file = Path(conn.engine.url.database or "").resolve()
         return {"path": str(file), "inode": str(file.stat().st_ino)}

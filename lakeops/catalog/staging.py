@@ -106,7 +106,7 @@ class Staging(CatalogPart):
         def work(conn: Connection) -> BranchState:
             nonlocal ended
             if table is not None:
-                dialect.bring(conn, table)
+                dialect.copy_in(conn, table)
             repository, state = _lock_stageable(conn, repository_id, branch, exclusive=expect.counter is not None)
             if expect.state is not None and state != expect.state:
                 raise BranchMoved(f"branch {branch!r} changed while the changes for it were being prepared; try again")
@@ -131,7 +131,7 @@ class Staging(CatalogPart):
                 ended = True
             return state
 
-        return self.database.write(work, settle=run_again)
+        return self.database.write(work, resolve=run_again)
 
     @read_transaction
     def pin(
@@ -259,7 +259,7 @@ class Staging(CatalogPart):
 
         if not waiting and self.database.read(nothing_to_do):
             return 0
-        return self.database.write(work, settle=run_again)
+        return self.database.write(work, resolve=run_again)
 
     @read_transaction
     def consumed_by(self, conn: Connection, repository_id: str, token: str) -> str | None:

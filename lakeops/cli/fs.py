@@ -198,7 +198,7 @@ def write_below(root: Path, target: Path, source: BinaryIO) -> None:
 
     Raises ``InvalidPath`` when a symbolic link on the way leads elsewhere, ``InvalidInput`` when the system refuses.
     """
-    from lakeops.ops.files import appearing, translated
+    from lakeops.ops.files import atomic_write, translated
 
     with translated(target):
         root.mkdir(parents=True, exist_ok=True)  # it may be a link; folders below it may not
@@ -208,7 +208,7 @@ def write_below(root: Path, target: Path, source: BinaryIO) -> None:
             if here.is_symlink():
                 raise InvalidPath(f"{excerpt(str(here))} is a symbolic link that leads elsewhere; nothing was written")
             here.mkdir(exist_ok=True)
-        with appearing(target) as file:
+        with atomic_write(target) as file:
             shutil.copyfileobj(source, file, _PIECE)
 
 

@@ -85,19 +85,19 @@ def naming_what_ran_out(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-class LatePackage:
+class LazyPackage:
     """A package whose modules are imported when they are first named."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __getattr__(self, name: str) -> LatePackage | ModuleType:
+    def __getattr__(self, name: str) -> LazyPackage | ModuleType:
         module = import_module(f"{self._name}.{name}")
-        return LatePackage(module.__name__) if hasattr(module, "__path__") else module
+        return LazyPackage(module.__name__) if hasattr(module, "__path__") else module
 
 
 if not TYPE_CHECKING:
-    ops = LatePackage("lakeops.ops")
+    ops = LazyPackage("lakeops.ops")
 
 
 class Verb(Generic[P, R]):

@@ -111,7 +111,7 @@ class Branch(Readable):
     update_tables: Final = ref_verb(lambda: ops.tables.update_tables)
     move: Final = ref_verb(lambda: ops.branch.move_branch)
     revert: Final = ref_verb(lambda: ops.merge.revert)
-    revert_changes: Final = ref_verb(lambda: ops.merge.of_revert)
+    revert_changes: Final = ref_verb(lambda: ops.merge.revert_changes)
 
 
 class Local:
@@ -342,7 +342,7 @@ class Repository:
     merge: Final = verb(lambda: ops.merge.merge)
     preview_merge: Final = verb(lambda: ops.merge.preview_merge)
     cherry_pick: Final = verb(lambda: ops.merge.cherry_pick)
-    cherry_pick_changes: Final = verb(lambda: ops.merge.of_cherry_pick)
+    cherry_pick_changes: Final = verb(lambda: ops.merge.cherry_pick_changes)
 
     def reflog(self, ref: str | None = None, *, limit: int = 1000) -> list[ReflogRecord]:
         """Moves of a branch or tag, or of all branches and tags, newest first."""

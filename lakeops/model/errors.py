@@ -209,12 +209,12 @@ class MergeConflict(LakeopsError):
             words += "Put your version aside and pull, or give it up: pull and checkout take --force"
         else:
             paths = "path" if len(conflicts) == 1 else "paths"
-            settle = "change one side, or settle the merge with the strategy source-wins or dest-wins"
+            advice = "change one side, or settle the merge with the strategy source-wins or dest-wins"
             if reasons:
-                settle = "change one side, or write the table's rows again on a new branch of the destination"
+                advice = "change one side, or write the table's rows again on a new branch of the destination"
             known = "".join(f"{reason}; " for reason in reasons)
             words = f"{source!r} conflicts with {destination!r} on {len(conflicts)} {paths}: {shown}; {known}"
-            words += "change these paths yourself" if replayed else settle
+            words += "change these paths yourself" if replayed else advice
         super().__init__(words, kind=kind)
 
     @property

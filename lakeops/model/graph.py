@@ -141,7 +141,7 @@ def merge_bases(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) 
     return sorted(found or walk.pruned, key=attrgetter("creation_date", "generation", "id"))
 
 
-def unshared(get: CommitSource, tip: str, bases: Iterable[str]) -> Iterator[Commit]:
+def exclusive_commits(get: CommitSource, tip: str, bases: Iterable[str]) -> Iterator[Commit]:
     """The commits that a tip reaches and none of the bases does, children before parents.
 
     Commits are read down to where all that is left is the bases' too.
@@ -195,7 +195,7 @@ def walk(get: CommitSource, starts: Iterable[str], amount: int) -> tuple[list[Co
     rest: list[str] = []
     while downward.marks:
         commit, _ = downward.pop()
-        if commit.is_gone:
+        if commit.is_pruned:
             continue
         if len(found) == amount:
             rest.append(commit.id)
@@ -207,10 +207,10 @@ def walk(get: CommitSource, starts: Iterable[str], amount: int) -> tuple[list[Co
 
 def is_ancestor(get: CommitSource, ancestor: str, descendant: str) -> bool:
     """Whether a commit can be reached from another over parents. Each commit is its own ancestor."""
-    return ancestor == descendant or bool(leading_to(get, ancestor, [descendant]))
+    return ancestor == descendant or bool(heads_containing(get, ancestor, [descendant]))
 
 
-def leading_to(get: CommitSource, ancestor: str, heads: Iterable[str]) -> set[str]:
+def heads_containing(get: CommitSource, ancestor: str, heads: Iterable[str]) -> set[str]:
     """The commits among ``heads`` that descend from ``ancestor``. Each commit is its own ancestor.
 
     One walk reads commits down to the ancestor's generation, and their parents.
@@ -304,7 +304,7 @@ FIRST_SIDES, MOST_SIDES = 8, 256
 """Further parents of merges that are loaded together: at the first miss, and at most."""
 
 
-class FarApart(Exception):
+class WalkLimitReached(Exception):
     """A walk went further than its limit."""
 
 
@@ -316,7 +316,7 @@ class ReadAhead:
             catalog). Raises ``RefNotFound``.
         ahead: how many the first miss loads, where it is known how many will be asked for.
         load_some: gives those of some commits that exist: further parents of merges come together, in one round trip.
-        most: how often something is loaded before ``FarApart`` is raised. 0 is no end.
+        most: how often something is loaded before ``WalkLimitReached`` is raised. 0 is no end.
     """
 
     def __init__(
@@ -344,7 +344,7 @@ class ReadAhead:
         commit = self._kept.get(commit_id)
         if commit is None:
             if self._most and self.loads >= self._most:
-                raise FarApart
+                raise WalkLimitReached
             if len(self._kept) >= MOST_KEPT:
                 self._kept.clear()
                 self._goes_on.clear()

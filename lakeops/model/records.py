@@ -242,7 +242,7 @@ class Commit:
         return sorted({*"\n".join(lines).split("\n")} - {""})
 
     @property
-    def is_gone(self) -> bool:
+    def is_pruned(self) -> bool:
         """Whether it only stands for a commit that was pruned."""
         return self.generation == 0
 

@@ -83,7 +83,7 @@ class BranchRule(_Entry):
     retention_days: Days | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _not_empty(self) -> Self:
         if self.retention_days is None and self.expire_after_days is None:
             raise ValueError("give retention_days or expire_after_days")
         return self

@@ -180,17 +180,17 @@ def decide(
     return plan, (*base.commits, sides.source)
 
 
-def foretell(
+def preview_changes(
     ctx: Context, sides: MergeInputs, strategy: Strategy | None = None, *, prefix: str = ""
 ) -> Iterator[Change]:
     """The changes that ``decide`` would make in the destination, by path, and its conflicts; read while you iterate."""
-    return each_change(foretold_tables(ctx, sides, strategy, prefix=prefix))
+    return each_change(preview_tables(ctx, sides, strategy, prefix=prefix))
 
 
-def foretold_tables(
+def preview_tables(
     ctx: Context, sides: MergeInputs, strategy: Strategy | None = None, *, prefix: str = "", after: str = ""
 ) -> Iterator[pa.Table]:
-    """``foretell`` as tables of ``ranges.diff.DIFF_SCHEMA``. Ranges before ``after`` are left out, unread."""
+    """``preview_changes`` as tables of ``ranges.diff.DIFF_SCHEMA``. Ranges before ``after`` are left out, unread."""
 
     def found() -> Iterator[pa.Table]:
         base, new, here = read_sides(ctx, sides)

@@ -21,7 +21,7 @@ from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import Corrupted, InvalidInput, NotFound
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context, history_of, require_live, resolve_commit
-from lakeops.ops.files import appearing, translated
+from lakeops.ops.files import atomic_write, translated
 from lakeops.store.reader import parse_json
 
 MOST_SHOWN = 10
@@ -196,7 +196,7 @@ def _kept(ctx: Context, state: Bisection) -> Bisection:
     kept = {name: getattr(state, name) for name in ("bad", "good", "skipped", "first_parent")}
     with translated(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with appearing(file) as draft:
+        with atomic_write(file) as draft:
             draft.write(json.dumps(kept).encode())
     return state
 
@@ -224,7 +224,7 @@ def between(get: graph.CommitSource, good: str, bad: str, *, first_parent: bool 
 
     With ``first_parent`` only those on the line of first parents.
     """
-    found = list(graph.unshared(get, bad, [good]))
+    found = list(graph.exclusive_commits(get, bad, [good]))
     if not first_parent:
         return found
     among = {commit.id for commit in found}

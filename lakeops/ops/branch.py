@@ -15,9 +15,9 @@ from lakeops.model.errors import AlreadyExists, BranchMoved, PreconditionFailed,
 from lakeops.model.names import check_asked, check_branch, check_glob, check_prefix, check_tag
 from lakeops.model.protection import CHECK_PROTECTION, TAG_PROTECTION, HookEvent
 from lakeops.model.records import Commit, IdempotentRequest, RefRecord
-from lakeops.ops.checks import check_of, judge
+from lakeops.ops.checks import check_of, evaluate_checks
 from lakeops.ops.context import Context, check_name, history_of, resolve_commit, resolve_id, when_moved
-from lakeops.ops.hooks import changing
+from lakeops.ops.hooks import run_with_hooks
 
 MOST_MOVES = 10_000
 """Moves of a branch that are searched for a commit that it has shown."""
@@ -27,7 +27,7 @@ def create_branch(ctx: Context, name: str, source: str) -> RefRecord:
     """A new branch at what ``source`` means now."""
     check_branch(name)
     commit_id, token = resolve_id(ctx, source), ctx.ids.new()
-    changing(
+    run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "create-branch", name, None, commit_id),
         lambda hooks: ctx.catalog.refs.create_branch(
@@ -51,7 +51,7 @@ def delete_branch(ctx: Context, name: str, *, pinned: ExpectedState | None = Non
         RefNotFound: there is no such branch.
     """
     check_asked(name, "a branch")
-    at = changing(
+    at = run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "delete-branch", name),
         lambda hooks: ctx.catalog.refs.delete_branch(
@@ -91,11 +91,11 @@ def move_branch(
         KeyReused: the key stands for another call.
         BranchMoved: others kept moving the branch. Try again.
     """
-    from lakeops.ops.publish import read_first, require_clean_and_drop_noops, snapshot  # late: reads ranges
+    from lakeops.ops.publish import find_by_key_or, require_clean_and_drop_noops, snapshot  # late: reads ranges
 
     options = {"source": ref, "force": str(force)}
     request = IdempotentRequest("move-branch", check_name(name), options, key=idempotency_key)
-    commit = read_first(ctx, request, lambda: resolve_commit(ctx, ref))
+    commit = find_by_key_or(ctx, request, lambda: resolve_commit(ctx, ref))
     if not isinstance(commit, Commit):
         known = commit.commit.id
         shown = _has_shown(ctx, name, known)
@@ -112,12 +112,12 @@ def move_branch(
         state = require_clean_and_drop_noops(ctx, name)
         if state.commit_id != head.id:
             raise BranchMoved(f"branch {name!r} moved meanwhile; it was not moved")
-        passed = _judge_move(ctx, name, head, commit)
+        passed = _check_move(ctx, name, head, commit)
         if on_head is not None:
             on_head(state.commit_id)
         move = partial(ctx.catalog.refs.move_branch, state, commit.id, actor=ctx.actor, rests_on=passed)
         if state.commit_id != commit.id or request.key is not None:
-            return changing(
+            return run_with_hooks(
                 ctx,
                 HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
                 lambda hooks: move(key=request.key, fingerprint=request.fingerprint, hooks=hooks),
@@ -133,15 +133,15 @@ def _has_shown(ctx: Context, name: str, commit_id: str) -> bool:
     return any(one.new == commit_id for one in takewhile(attrgetter("new"), moves))
 
 
-def _judge_move(ctx: Context, name: str, head: Commit, commit: Commit) -> Verdicts:
+def _check_move(ctx: Context, name: str, head: Commit, commit: Commit) -> Verdicts:
     """The checks that a move rests on. Refuses a commit that no merge would take and the branch has never shown."""
 
     def found() -> list[Commit]:
         get = history_of(ctx, ahead=100)
-        return list(graph.unshared(get, commit.id, [head.id]))
+        return list(graph.exclusive_commits(get, commit.id, [head.id]))
 
     try:
-        return judge(ctx, ctx.catalog.in_snapshot(found)).passed
+        return evaluate_checks(ctx, ctx.catalog.in_snapshot(found)).passed
     except PreconditionFailed:
         moves = ctx.catalog.refs.reflog(ctx.repository_id, name, limit=MOST_MOVES)
         if not any(commit.id == one.new for one in moves):
@@ -184,7 +184,7 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
 
 
 def _make_tag(ctx: Context, name: str, commit_id: str) -> RefRecord:
-    return changing(
+    return run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "create-tag", name, None, commit_id),
         lambda hooks: ctx.catalog.refs.create_tag(ctx.repository_id, name, commit_id, actor=ctx.actor, hooks=hooks),
@@ -216,7 +216,7 @@ def move_tag(
         shown = _has_shown(ctx, name, known.id)
         return RefRecord(name, known.id) if shown else move_tag(ctx, name, known.id, old=old)
     target, asked = resolve_id(ctx, ref), request.fingerprint
-    return changing(
+    return run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "move-tag", name, None, target),
         lambda hooks: ctx.catalog.refs.move_tag(
@@ -238,7 +238,7 @@ def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> RefRecord:
         PreconditionFailed: ``protected_tag``, ``read_only_repository``: the tag stays.
     """
     check_asked(name, "a tag")
-    at = changing(
+    at = run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "delete-tag", name),
         lambda hooks: ctx.catalog.refs.delete_tag(ctx.repository_id, name, actor=ctx.actor, old=old, hooks=hooks),

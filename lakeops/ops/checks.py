@@ -21,7 +21,7 @@ from lakeops.model.protection import FAILED, MAX_FINDINGS, PASSED, WAITING, Verd
 from lakeops.model.records import DESPITE, VOUCHED, Commit
 from lakeops.model.sanitising import excerpt, masked, safe
 from lakeops.ops.context import Context, history_of, resolve_commit, resolve_id
-from lakeops.ops.history import Shape
+from lakeops.ops.history import CommitGraph
 
 if TYPE_CHECKING:
     from lakeops.ops.ancestor import MergeInputs
@@ -96,7 +96,7 @@ def verdicts_of(ctx: Context, commits: Sequence[Commit]) -> dict[str, list[Verdi
 
 
 @dataclass(frozen=True)
-class Judgement:
+class CheckResults:
     """Declared checks of the commits that a merge brings: those that passed, and those that are skipped."""
 
     passed: Pairs = ()
@@ -110,7 +110,7 @@ class Judgement:
         return {key: text[:ALONG_BYTES].rpartition(b"\n")[0].decode() for key, text in lists.items()}
 
 
-def brought(ctx: Context, sides: MergeInputs) -> list[Commit]:
+def merged_commits(ctx: Context, sides: MergeInputs) -> list[Commit]:
     """The commits that a merge brings to its destination, children before parents."""
     bases = [base.id for base in sides.bases]
     if sides.source.id in bases:
@@ -118,17 +118,17 @@ def brought(ctx: Context, sides: MergeInputs) -> list[Commit]:
     if set(sides.source.parents) <= set(bases):  # nothing is read
         return [sides.source]
     try:
-        return list(graph.unshared(sides.get or history_of(ctx), sides.source.id, bases))
-    except graph.FarApart:
-        shape = Shape(ctx, known=[sides.source.id, *bases])
-        ids = [one.id for one in graph.unshared(shape, sides.source.id, bases)]
+        return list(graph.exclusive_commits(sides.get or history_of(ctx), sides.source.id, bases))
+    except graph.WalkLimitReached:
+        shape = CommitGraph(ctx, known=[sides.source.id, *bases])
+        ids = [one.id for one in graph.exclusive_commits(shape, sides.source.id, bases)]
         commits = ctx.catalog.commits.get_many(ctx.repository_id, ids)
         return [commits[one] for one in ids if one in commits]
 
 
-def judge(
+def evaluate_checks(
     ctx: Context, commits: Sequence[Commit], *, demanded: Collection[str] = (), despite: Collection[str] = ()
-) -> Judgement:
+) -> CheckResults:
     """Refuse to bring commits (children first) whose declared checks are waiting or have failed.
 
     A check of a commit counts as passed, too, where a later one of the commits declares it and has passed it, or where
@@ -140,7 +140,7 @@ def judge(
         declared[commits[0].id].update(demanded)
     asked = [commit_id for commit_id, names in declared.items() if names]
     if not asked:
-        return Judgement()
+        return CheckResults()
     known = {(one.commit_id, one.name): one for one in ctx.catalog.refs.verdicts(ctx.repository_id, asked)}
     vouched = {line for one in commits for line in one.metadata.get(VOUCHED, "").split("\n")}
     above = defaultdict[str, set[str]](set)  # what later commits have passed
@@ -168,10 +168,12 @@ def judge(
             "all the same and name each of them (--despite-check NAME)",
             kind="missing_check",
         )
-    return Judgement(tuple(passed), tuple((one.commit_id, one.name) for one in lacking))
+    return CheckResults(tuple(passed), tuple((one.commit_id, one.name) for one in lacking))
 
 
-def sparing(ctx: Context, branch: str, touches: Callable[[str], bool], do: Callable[[frozenset[str]], T]) -> T:
+def retry_for_untouched(
+    ctx: Context, branch: str, touches: Callable[[str], bool], do: Callable[[frozenset[str]], T]
+) -> T:
     """Call ``do``. If a check is missing, call it again with the prefixes below which the merge changes nothing."""
     try:
         return do(frozenset())

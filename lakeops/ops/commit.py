@@ -22,7 +22,7 @@ from lakeops.model.sanitising import excerpt
 from lakeops.ops.checks import check_names
 from lakeops.ops.context import Context, check_name, history_of, when_moved
 from lakeops.ops.diff import effective
-from lakeops.ops.publish import CommitPlan, CommitResult, covered, find_by_key, in_turn, publish, write_ranges
+from lakeops.ops.publish import CommitPlan, CommitResult, covered, find_by_key, publish, publish_in_queue, write_ranges
 from lakeops.ranges.apply import apply
 
 
@@ -99,7 +99,7 @@ def commit(
 
     try:
         # 7. Run the attempt once, and again in the branch's queue when others moved the head meanwhile.
-        result = in_turn(ctx, request, attempt, committed_by_other=committed_by_other)
+        result = publish_in_queue(ctx, request, attempt, committed_by_other=committed_by_other)
     except NoChanges:
         known = find_by_key(ctx, request)  # another call under the key may cover the changes by now
         if known is None:

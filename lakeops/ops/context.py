@@ -302,7 +302,7 @@ class CatalogLookup:
             found = self.get(commit_id)
         except RefNotFound:
             return None
-        return None if found.is_gone else found
+        return None if found.is_pruned else found
 
     def commits_with_prefix(self, prefix: str) -> list[str]:
         """Commit ids that start with some hex digits."""
@@ -376,7 +376,7 @@ def resolve_commit(
     found = names or CatalogLookup(ctx)
     with naming_the_ref(ctx, expression):
         commit = ctx.catalog.in_snapshot(lambda: found.get(resolve_expression(expression, found)))
-    return require_live(commit) if live or commit.is_gone else commit
+    return require_live(commit) if live or commit.is_pruned else commit
 
 
 def resolve_both(ctx: Context, left: str, right: str) -> tuple[Commit, Commit]:

@@ -15,7 +15,7 @@ from lakeops.model.arrow import text
 from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_amount, check_asked, check_prefix
 from lakeops.model.records import Change, ChangeType, Commit, Counts, Strategy, StrategyName, Summary
-from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
+from lakeops.ops.ancestor import check_strategy, preview_tables, sides_of_merge
 from lakeops.ops.context import Context, check_name, explain_expired, resolve_both, resolve_commit, watched
 from lakeops.ops.read import as_table
 from lakeops.ranges.diff import CHANGE_TYPES, changes, diff, each_change, staged_changes, summary, whole_ranges
@@ -74,10 +74,10 @@ def _tables_since_merge_base(
 ) -> Iterator[pa.Table]:
     check_prefix(prefix)
     check_prefix(after)
-    settle = check_strategy(strategy)
+    chosen = check_strategy(strategy)
     ours, theirs = resolve_both(ctx, left, right)
     sides = sides_of_merge(ctx, theirs, ours, (right, left))
-    return behind(foretold_tables(ctx, sides, settle, prefix=prefix, after=after), after)
+    return behind(preview_tables(ctx, sides, chosen, prefix=prefix, after=after), after)
 
 
 def behind(tables: Iterable[pa.Table], after: str) -> Iterator[pa.Table]:
@@ -195,7 +195,7 @@ MOST_CONFLICTS = 20
 
 
 @dataclass(frozen=True)
-class Sums:
+class DiffStat:
     """The differences under a ``prefix``, in numbers.
 
     ``all`` counts every path, ``folders`` those of the first folders, and of objects directly under the prefix, by
@@ -229,7 +229,7 @@ def size(ctx: Context, at: str | Commit) -> Size:
 
 def sums(
     ctx: Context, left: str, right: str, *, two_way: bool, prefix: str = "", most: int, folders: int, first: int
-) -> Sums:
+) -> DiffStat:
     """Count the changes between two refs' commits, or those that ``right`` made since their merge base, by folder.
 
     Args:
@@ -263,10 +263,10 @@ def sums(
         both = [counts[name] for counts in (read.folders, known) if name in counts]
         (found.setdefault(name, Counts()) if len(found) < folders else others).plus(*both)
     listed = list(islice(each_change(differing(before, after)), first))
-    return Sums(prefix, everything, found, others, listed, [], read.exact)
+    return DiffStat(prefix, everything, found, others, listed, [], read.exact)
 
 
-def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, first: int) -> Sums:
+def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, first: int) -> DiffStat:
     everything, others = Counts(), Counts()
     found: dict[str, Counts] = {}
     listed: list[Change] = []
@@ -288,7 +288,7 @@ def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, firs
         left_over -= some.num_rows
         if not left_over:
             break
-    return Sums(prefix, everything, found, others, listed, conflicts, left_over > 0)
+    return DiffStat(prefix, everything, found, others, listed, conflicts, left_over > 0)
 
 
 def _add(counts: Counts, rows: pa.Table) -> None:

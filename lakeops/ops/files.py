@@ -31,7 +31,7 @@ PLACE = ".lakeops-local"
 
 _PLACE = re.compile(rf"({re.escape(PLACE)}|lakeop~[0-9]+)[. ]*(:.*)?", re.DOTALL)
 DRAFT = re.compile(r"(.*/)?\.lakeops-[0-9a-v]{20}\.part", re.DOTALL)
-"""Paths of files that a killed call left unfinished: see ``appearing``."""
+"""Paths of files that a killed call left unfinished: see ``atomic_write``."""
 _IGNORED = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\ufe00-\ufe0f\ufff0-\ufff8\U000e0000-\U000e0fff]"
 )
@@ -111,7 +111,7 @@ def reading(path: Path, *, follow: bool) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def appearing(target: Path, place: Path | None = None) -> Iterator[BinaryIO]:
+def atomic_write(target: Path, place: Path | None = None) -> Iterator[BinaryIO]:
     """A file to write in a ``place``, or beside the target, which takes the target's name and permissions at the end.
 
     After an exception the target is as it was. Raises ``InvalidInput`` for a pipe, a device, or a link in ``/dev``.

@@ -30,14 +30,14 @@ from lakeops.ops.context import (
 )
 
 LINES = 2
-"""Statements for single lines of history, before stretches are read."""
+"""Statements for single lines of history, before whole spans of generations are read."""
 FIRST, LONGEST = 250, 4_000
 """Generations of the first stretch, and of the longest."""
 MOST = 100_000
-"""Nodes that are kept at a time; past that, those of the stretches before are dropped."""
+"""Nodes that are kept at a time; past that, those of the spans before are dropped."""
 
 
-class Shape:
+class CommitGraph:
     """A ``CommitSource`` for walks over much of the history: it gives nodes, once lines of commits do not suffice.
 
     Use one for one call, so that it never grows stale. ``known`` are ids of commits that the walk begins with, read in
@@ -114,7 +114,7 @@ def log(
     looked = count(1)
 
     def wanted(commit: Commit) -> bool:
-        if commit.is_gone or author not in commit.committer:
+        if commit.is_pruned or author not in commit.committer:
             return False
         if not oldest <= commit.creation_date <= newest:
             return False
@@ -177,7 +177,7 @@ def divergence(ctx: Context, base: str, refs: Sequence[str]) -> list[tuple[int, 
 
     def found() -> list[tuple[int, int] | None]:
         at, *ids = (one if COMMIT_ID.fullmatch(one) else resolve_id(ctx, one) for one in (base, *refs))
-        return graph.divergences(Shape(ctx, ids), at, ids, most=FAR)
+        return graph.divergences(CommitGraph(ctx, ids), at, ids, most=FAR)
 
     return ctx.catalog.in_snapshot(found)
 
@@ -205,10 +205,10 @@ def containing(ctx: Context, commit_id: str, *, most: int = 50) -> tuple[list[Re
         listings = (ctx.catalog.refs.branches, ctx.catalog.refs.tags)
         kinds = [listing(ctx.repository_id, limit=most + 1) for listing in listings]
         listed = [ref for refs in kinds for ref in refs[:most]]
-        get = Shape(ctx, [commit_id, *(ref.commit_id for ref in listed)])
+        get = CommitGraph(ctx, [commit_id, *(ref.commit_id for ref in listed)])
         near = [ref for ref in listed if get(ref.commit_id).generation - commit.generation <= FAR]
         whole = all(len(refs) <= most for refs in kinds) and len(near) == len(listed)
-        leading = graph.leading_to(get, commit_id, [ref.commit_id for ref in near])
+        leading = graph.heads_containing(get, commit_id, [ref.commit_id for ref in near])
         return [ref for ref in near if ref.commit_id in leading], whole
 
     return ctx.catalog.in_snapshot(found)
@@ -255,7 +255,7 @@ def _parse_time(given: date | str) -> datetime:
 
 
 NEAR = 12
-"""Statements for single lines of history, before the merge base of commits far apart is looked for by ``Shape``."""
+"""Statements for single lines of history. After them, ``CommitGraph`` looks for the merge base."""
 
 WALKED = 4_000
 """Generations between two commits. With more of them the statements for single lines would not suffice."""
@@ -279,11 +279,11 @@ def merge_bases(ctx: Context, left: str, right: str, near: ReadAhead | None = No
         if bases is None:
             low, top = sorted((near(left).generation, near(right).generation))
             if top - low <= WALKED:
-                with suppress(graph.FarApart):
+                with suppress(graph.WalkLimitReached):
                     return graph.merge_bases(near, [left], [right])
             if len(_far) >= MOST_FAR:
                 _far.clear()
-            best = graph.merge_bases(Shape(ctx, [left, right]), [left], [right])
+            best = graph.merge_bases(CommitGraph(ctx, [left, right]), [left], [right])
             bases = {base.id for base in best}
             if all(base.generation for base in best):  # what was pruned here may be there in another catalog
                 _far[left, right] = bases
@@ -291,7 +291,7 @@ def merge_bases(ctx: Context, left: str, right: str, near: ReadAhead | None = No
         return sorted(commits, key=lambda base: (base.creation_date, base.generation, base.id))
 
     bases = ctx.catalog.in_snapshot(found)
-    if bases and all(base.is_gone for base in bases):
+    if bases and all(base.is_pruned for base in bases):
         raise CommitExpired(f"what {left[:16]} and {right[:16]} share was pruned; `diff --two-way` compares them")
     return bases
 

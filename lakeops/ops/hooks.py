@@ -82,7 +82,7 @@ def automatic(ctx: Context, on: bool = True) -> None:
         ctx.catalog.refs.remove_hook(ctx.repository_id, REFS_DUMP.name)
 
 
-def changing(
+def run_with_hooks(
     ctx: Context,
     event: HookEvent,
     change: Callable[[Hooks], T],

@@ -28,7 +28,15 @@ from lakeops.ops import inventory as inventories
 from lakeops.ops.context import Context, check_name
 from lakeops.ops.listed import PartTask, build_in_parts, entries
 from lakeops.ops.overlap import check_source_apart
-from lakeops.ops.publish import CommitPlan, CommitResult, in_turn, publish, read_first, require_clean, snapshot
+from lakeops.ops.publish import (
+    CommitPlan,
+    CommitResult,
+    find_by_key_or,
+    publish,
+    publish_in_queue,
+    require_clean,
+    snapshot,
+)
 from lakeops.ranges.build import build, replace_prefix
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.range_file import write_metarange
@@ -115,7 +123,7 @@ def import_objects(
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder} | ({"inventory": inventory} if inventory else {})
     request = IdempotentRequest("import", check_name(branch), parts, text, pairs, key=idempotency_key)
-    found = read_first(ctx, request, lambda: snapshot(ctx, branch, stageable=True))
+    found = find_by_key_or(ctx, request, lambda: snapshot(ctx, branch, stageable=True))
     if isinstance(found, CommitResult):
         return found.commit
     require_clean(ctx, found)
@@ -169,7 +177,7 @@ def import_objects(
             plan = CommitPlan(file, (now.head,), text, pairs, reused_commits=checkpoint.reused, begun=checkpoint.begun)
             return publish(ctx, request, now, plan, publisher)
 
-        return in_turn(ctx, request, attempt).commit
+        return publish_in_queue(ctx, request, attempt).commit
 
 
 @dataclass

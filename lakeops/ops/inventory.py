@@ -25,7 +25,7 @@ from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.records import Progress, quiet
 from lakeops.model.sanitising import excerpt
 from lakeops.store.base import Listing, ObjectStore, StoredObject
-from lakeops.store.foreign import FILE_BYTES, FILE_TIMES, limited
+from lakeops.store.foreign import FILE_BYTES, FILE_TIMES, memory_limit
 from lakeops.store.in_flight import in_flight
 from lakeops.store.open import Stores, parse_location
 from lakeops.store.reader import parse_json, read_small
@@ -162,7 +162,7 @@ def _table(store: ObjectStore, name: str, headless: list[str] | None) -> pa.Tabl
         with store.open(name) as remote:
             copyfileobj(remote, file)
         file.seek(0)
-        opened.enter_context(limited(FILE_BYTES + FILE_TIMES * size, excerpt(name)))
+        opened.enter_context(memory_limit(FILE_BYTES + FILE_TIMES * size, excerpt(name)))
         try:
             if name.endswith(".parquet"):
                 with pq.ParquetFile(file) as parquet:

@@ -22,8 +22,8 @@ from lakeops.model.records import (
     TablesMode,
 )
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.ancestor import MergeInputs, Rebase, check_strategy, decide, foretell, sides_of_merge
-from lakeops.ops.checks import Judgement, brought, check_names, judge, sparing
+from lakeops.ops.ancestor import MergeInputs, Rebase, check_strategy, decide, preview_changes, sides_of_merge
+from lakeops.ops.checks import CheckResults, check_names, evaluate_checks, merged_commits, retry_for_untouched
 from lakeops.ops.context import (
     Context,
     check_name,
@@ -39,10 +39,10 @@ from lakeops.ops.history import merge_bases
 from lakeops.ops.publish import (
     CommitPlan,
     CommitResult,
-    in_turn,
+    find_by_key_or,
     metarange_of,
     publish,
-    read_first,
+    publish_in_queue,
     require_clean,
     snapshot,
     write_ranges,
@@ -102,7 +102,7 @@ def merge(
         RefNotFound: there is no such source or destination.
         BranchMoved: others moved the destination, and this call's turn did not come in time. Try again.
     """
-    settle = check_strategy(strategy)
+    chosen = check_strategy(strategy)
     text = check_message(message) if message is not None else f"Merge {source!r} into {destination!r}"
     pairs = check_commit_metadata(metadata)
     options = {name: "yes" for name, given in (("squash", squash), ("allow empty", allow_empty)) if given}
@@ -110,12 +110,12 @@ def merge(
     around = {"despite checks": ", ".join(despite)} if despite else {}
     if tables is not None:
         around["tables"] = tables
-    rebase = _rebase(ctx, tables, settle, squash=squash, publish=True)
-    parts = {"source": source, "strategy": settle.value if settle else "", **options, **around}
+    rebase = _rebase(ctx, tables, chosen, squash=squash, publish=True)
+    parts = {"source": source, "strategy": chosen.value if chosen else "", **options, **around}
     request = IdempotentRequest("merge", check_name(destination), parts, message, pairs, key=idempotency_key)
     names, nothing = (source, destination), MergeResult(None, up_to_date=True, summary=Summary())
     # 1. Look up the key: an earlier call may have made this commit. The source is resolved once, here.
-    seen = read_first(ctx, request, lambda: (resolve_commit(ctx, source), is_dirty(ctx, source)))
+    seen = find_by_key_or(ctx, request, lambda: (resolve_commit(ctx, source), is_dirty(ctx, source)))
     if isinstance(seen, CommitResult):
         return _result(ctx, seen)
     ours, left_out = seen
@@ -127,12 +127,12 @@ def merge(
         if sides.is_base(ours) and not allow_empty:
             raise UpToDate
         require_clean(ctx, found)
-        judged = judge(ctx, _judged_commits(ctx, sides), demanded=demanded, despite=despite)
+        judged = evaluate_checks(ctx, _judged_commits(ctx, sides), demanded=demanded, despite=despite)
         if on_head is not None:
             on_head(found.head.id)
         with explain_expired(ctx, sides.commits):
             # 3. The plan: all conflicts, or what changes. 4. The changed ranges are written, and 5. the metarange.
-            decided, reused = decide(ctx, sides, settle, names, rebase=rebase)
+            decided, reused = decide(ctx, sides, chosen, names, rebase=rebase)
             work = partial(apply_plan, planned=decided, source=ctx.metarange(ours))
             metarange, summary = write_ranges(ctx, "merge", (found.head, ours), found.started, work)
         if sides.is_base(found.head):
@@ -152,14 +152,16 @@ def merge(
             reused_commits=reused,
             merged=ours,
             judged=judged,
-            touches=partial(_touches, ctx, sides, settle),
+            touches=partial(_touches, ctx, sides, chosen),
         )
         # 6. One transaction checks the branch and moves its head.
         return publish(ctx, request, found, plan, publisher)
 
     try:
         # 7. Run the attempt once, and again in the branch's queue when others moved the head meanwhile.
-        result = _result(ctx, in_turn(ctx, request, attempt, read_ahead=lambda: _read_ahead(ctx, ours, destination)))
+        result = _result(
+            ctx, publish_in_queue(ctx, request, attempt, read_ahead=lambda: _read_ahead(ctx, ours, destination))
+        )
     except UpToDate:
         result = nothing
     return replace(result, source_uncommitted=left_out)
@@ -167,7 +169,7 @@ def merge(
 
 def _judged_commits(ctx: Context, sides: MergeInputs) -> list[Commit]:
     """The commits whose checks a merge needs. A source that brings none needs only what the call demands of it."""
-    return brought(ctx, sides) or [replace(sides.source, metadata={})]
+    return merged_commits(ctx, sides) or [replace(sides.source, metadata={})]
 
 
 def _rebase(
@@ -207,7 +209,7 @@ def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
 
 
 def _touches(ctx: Context, sides: MergeInputs, strategy: Strategy | None, prefix: str) -> bool:
-    return next(foretell(ctx, sides, strategy, prefix=prefix), None) is not None
+    return next(preview_changes(ctx, sides, strategy, prefix=prefix), None) is not None
 
 
 def preview_merge(
@@ -227,8 +229,8 @@ def preview_merge(
     Raises what ``merge`` raises, and ``PreconditionFailed`` (``missing_check``, ``read_only_repository``). Hooks do not
     run.
     """
-    settle, names = check_strategy(strategy), (source, destination)
-    rebase = _rebase(ctx, tables, settle, squash=squash, publish=False)
+    chosen, names = check_strategy(strategy), (source, destination)
+    rebase = _rebase(ctx, tables, chosen, squash=squash, publish=False)
     demanded, despite = check_names(checks), check_names(despite_checks, "despite_checks")
     ours, left_out, head = ctx.catalog.in_snapshot(
         lambda: (
@@ -242,13 +244,13 @@ def preview_merge(
     if sides.is_base(ours) and not allow_empty:
         return nothing
     require_clean(ctx, snapshot(ctx, destination))
-    judged = judge(ctx, _judged_commits(ctx, sides), demanded=demanded, despite=despite)
+    judged = evaluate_checks(ctx, _judged_commits(ctx, sides), demanded=demanded, despite=despite)
     with explain_expired(ctx, sides.commits):
-        summary = decide(ctx, sides, settle, names, rebase=rebase)[0].summary
+        summary = decide(ctx, sides, chosen, names, rebase=rebase)[0].summary
     if squash and not summary.total and not allow_empty:
         return nothing
     asked = partial(ctx.catalog.refs.check_merge, ctx.repository_id, destination, ours.id, rests_on=judged.passed)
-    sparing(ctx, destination, partial(_touches, ctx, sides, settle), asked)
+    retry_for_untouched(ctx, destination, partial(_touches, ctx, sides, chosen), asked)
     return MergeResult(None, up_to_date=False, summary=summary, source_uncommitted=left_out)
 
 
@@ -296,7 +298,7 @@ def revert(
     refs = _listed(ref)
     parts = {"source": " ".join(refs), "parent number": str(parent_number or "")}
     request = IdempotentRequest("revert", check_name(branch), parts, message, given, key=idempotency_key)
-    found = read_first(ctx, request, lambda: _commits_to_revert(ctx, refs, parent_number))
+    found = find_by_key_or(ctx, request, lambda: _commits_to_revert(ctx, refs, parent_number))
     if isinstance(found, CommitResult):
         return found.commit
     titles = [undone.message.partition("\n")[0] for undone, _ in found]
@@ -343,11 +345,11 @@ def _commits_to_revert(ctx: Context, refs: Sequence[str], parent_number: int | N
     return steps
 
 
-def of_revert(ctx: Context, branch: str, ref: str, parent_number: int | None = None) -> Iterator[Change]:
+def revert_changes(ctx: Context, branch: str, ref: str, parent_number: int | None = None) -> Iterator[Change]:
     """The changes that ``revert`` would make now, by path, with its conflicts. Publishes nothing."""
     head = _clean_head(ctx, branch)
     undone, parent = _step(ctx, ref, parent_number)
-    return foretell(ctx, MergeInputs((undone,), parent, head))
+    return preview_changes(ctx, MergeInputs((undone,), parent, head))
 
 
 def cherry_pick(
@@ -380,11 +382,11 @@ def cherry_pick(
         check_message(message)
     parts = {"source": ref, "parent number": str(parent_number or "")}
     request = IdempotentRequest("cherry-pick", check_name(destination), parts, message, given, key=idempotency_key)
-    found = read_first(ctx, request, lambda: _step(ctx, ref, parent_number))
+    found = find_by_key_or(ctx, request, lambda: _step(ctx, ref, parent_number))
     if isinstance(found, CommitResult):
         return found.commit
     picked, parent = found
-    judged = judge(ctx, brought(ctx, MergeInputs((parent,), picked, parent)))
+    judged = evaluate_checks(ctx, merged_commits(ctx, MergeInputs((parent,), picked, parent)))
     pairs = {
         **{key: value for key, value in picked.metadata.items() if key != SQUASHED and not key.startswith(DECLARED)},
         **given,
@@ -395,15 +397,15 @@ def cherry_pick(
     return _replay_change(ctx, request, [(parent, picked)], names, text, pairs, on_head, judged)
 
 
-def of_cherry_pick(ctx: Context, ref: str, destination: str, parent_number: int | None = None) -> Iterator[Change]:
+def cherry_pick_changes(ctx: Context, ref: str, destination: str, parent_number: int | None = None) -> Iterator[Change]:
     """The changes that ``cherry_pick`` would make now, by path, with its conflicts. Publishes nothing.
 
     Raises what ``cherry_pick`` raises for the branch and the commit.
     """
     head = _clean_head(ctx, destination)
     picked, parent = _step(ctx, ref, parent_number)
-    judge(ctx, brought(ctx, MergeInputs((parent,), picked, parent)))
-    return foretell(ctx, MergeInputs((parent,), picked, head))
+    evaluate_checks(ctx, merged_commits(ctx, MergeInputs((parent,), picked, parent)))
+    return preview_changes(ctx, MergeInputs((parent,), picked, head))
 
 
 def _replay_change(
@@ -414,7 +416,7 @@ def _replay_change(
     message: str,
     metadata: Mapping[str, str],
     on_head: Callable[[str], None] | None,
-    judged: Judgement = Judgement(),  # noqa: B008 - frozen
+    judged: CheckResults = CheckResults(),  # noqa: B008 - frozen
 ) -> Commit:
     """Make changes one after the other, each from a base to a source, and publish them as one commit."""
 
@@ -441,7 +443,7 @@ def _replay_change(
         plan = CommitPlan(metarange, (found.head,), message, metadata, counted, reused_commits=commits, judged=judged)
         return publish(ctx, request, found, plan, publisher)
 
-    return in_turn(ctx, request, attempt).commit
+    return publish_in_queue(ctx, request, attempt).commit
 
 
 def _clean_head(ctx: Context, branch: str) -> Commit:

@@ -68,7 +68,7 @@ def renew_lease(ctx: Context) -> None:
             _write(ctx, own.current_lease or own.pending_lease, own.pending_lease)
             return None
         fresh = replace(owner, nonce=ctx.ids.new(), at=ctx.seconds()).to_text()
-        noted = ctx.catalog.repositories.take_owner(ctx.repository_id, fresh).pending_lease
+        noted = ctx.catalog.repositories.begin_lease(ctx.repository_id, fresh).pending_lease
         return (noted == fresh and _write(ctx, own.current_lease, fresh)) or None
 
     retry(attempt, TRIES, lambda: _busy(ctx.store))
@@ -162,11 +162,11 @@ def _take_over(ctx: Context, found: str | None) -> Owner | None:
     identity = ctx.catalog.repositories.identity()
     text = Owner(ctx.repository_id, identity, epoch + 1, ctx.ids.new(), ctx.seconds()).to_text()
     # What an earlier call has noted may be on its way into the namespace: a first record is that one.
-    own = ctx.catalog.repositories.take_owner(ctx.repository_id, text, over=found is not None)
+    own = ctx.catalog.repositories.begin_lease(ctx.repository_id, text, over=found is not None)
     if own.pending_lease is not None and _is_ours(own.pending_lease, own):
         text = own.pending_lease
     else:
-        ctx.catalog.repositories.take_owner(ctx.repository_id, text, over=True)
+        ctx.catalog.repositories.begin_lease(ctx.repository_id, text, over=True)
     return read_owner(text) if _write(ctx, found, text) else None
 
 
@@ -175,7 +175,7 @@ def _write(ctx: Context, expected: str | None, text: str) -> bool:
     before = None if expected is None else expected.encode()
     written = ctx.store.swap(owner_key(ctx.store.url), text.encode(), expected=before)
     if written:
-        ctx.catalog.repositories.hold_owner(ctx.repository_id, text)
+        ctx.catalog.repositories.confirm_lease(ctx.repository_id, text)
     return written
 
 

@@ -1,9 +1,10 @@
 """Publishing a commit to a branch: the plan, the transaction and the branch's queue, for every verb that publishes.
 
 A verb looks at the branch (``BranchSnapshot``), plans on its head and writes files (``CommitPlan``), and calls
-``publish``, where one transaction makes the commit visible or raises ``BranchMoved``. ``in_turn`` runs such an attempt:
-the first one races, and who loses waits in the branch's queue, in the catalog, for those ahead alone. A crash or a lost
-race leaves at most files for garbage collection, and sealed tokens, which readers see and the next commit covers.
+``publish``, where one transaction makes the commit visible or raises ``BranchMoved``. ``publish_in_queue`` runs such
+an attempt: the first one races, and who loses waits in the branch's queue, in the catalog, for those ahead alone. A
+crash or a lost race leaves at most files for garbage collection, and sealed tokens, which readers see and the next
+commit covers.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from lakeops.model.errors import BranchMoved, LakeopsError, PreconditionFailed
 from lakeops.model.ids import MAX_MESSAGE_BYTES, make_commit
 from lakeops.model.protection import HookEvent
 from lakeops.model.records import Commit, IdempotentRequest, Summary
-from lakeops.ops.checks import Judgement, sparing
+from lakeops.ops.checks import CheckResults, retry_for_untouched
 from lakeops.ops.context import Context, naming_the_ref, require_stageable
 from lakeops.ops.diff import effective
-from lakeops.ops.hooks import changing
+from lakeops.ops.hooks import run_with_hooks
 from lakeops.ranges.apply import Applied
 from lakeops.ranges.range_file import MetarangeFile, write_metarange
 from lakeops.store import layout
@@ -86,7 +87,7 @@ class CommitPlan:
     begun: datetime | None = None
     consumed: tuple[str, ...] | None = None
     merged: Commit | None = None
-    judged: Judgement = field(default=Judgement())
+    judged: CheckResults = field(default=CheckResults())
     touches: Callable[[str], bool] | None = None
     intent: Intent | None = None
 
@@ -110,7 +111,7 @@ Planner = Callable[[str | None], CommitResult]
 """One attempt: snapshot, plan, write, publish. Takes the publisher whose place in the queue it has, if it has one."""
 
 
-def read_first(ctx: Context, request: IdempotentRequest, read: Callable[[], T]) -> CommitResult | T:
+def find_by_key_or(ctx: Context, request: IdempotentRequest, read: Callable[[], T]) -> CommitResult | T:
     """Find the commit of an earlier call under the key, or else call ``read``, in one snapshot of the catalog."""
 
     def found() -> CommitResult | T:
@@ -230,13 +231,15 @@ def publish(
 
     def make_visible(hooks: Hooks, untouched: frozenset[str] | None = None) -> Commit:
         if untouched is None and plan.touches is not None:
-            return sparing(ctx, request.branch, plan.touches, partial(make_visible, hooks))
+            return retry_for_untouched(ctx, request.branch, plan.touches, partial(make_visible, hooks))
         return ctx.catalog.commits.publish(replace(asked, hooks=hooks, untouched=untouched or frozenset()))
 
     told = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)
     event = HookEvent(ctx.repository_id, request.action, request.branch, *told)
     mine = _contents_of(commit)
-    published = changing(ctx, event, make_visible, after=lambda done: done.id if _contents_of(done) == mine else None)
+    published = run_with_hooks(
+        ctx, event, make_visible, after=lambda done: done.id if _contents_of(done) == mine else None
+    )
     if _contents_of(published) != mine:  # an earlier call under the key had published its own
         return CommitResult(published, by_key=True)
     if asked.consumed:
@@ -248,7 +251,7 @@ _contents_of = attrgetter("parents", "committer", "message", "creation_date", "m
 """The contents of a commit without co-author notes."""
 
 
-def in_turn(
+def publish_in_queue(
     ctx: Context,
     request: IdempotentRequest,
     attempt: Planner,

@@ -17,7 +17,7 @@ from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.sanitising import excerpt, one_line
 from lakeops.ops.context import Context, begin_staging, check_name, when_moved
-from lakeops.ops.gc.files import check_present, cleared, own_objects
+from lakeops.ops.gc.files import check_present, own_objects, safe_from_marks
 from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.read import branch_tables
 from lakeops.ranges.validation import ABSOLUTE, check_entries, relative
@@ -64,7 +64,7 @@ def link_rows(
     objects = own_objects(ctx, addresses)
     expect = expect or ExpectedState()
     if len(objects):
-        clear, unclear = cleared(ctx, objects, written)
+        clear, unclear = safe_from_marks(ctx, objects, written)
         expect = replace(expect, marks=clear, unclear=unclear)
         check_present(ctx, objects)  # after the look into the marks
     ctx.catalog.staging.put_staged(ctx.repository_id, branch, rows, started=started, expect=expect)

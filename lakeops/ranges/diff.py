@@ -1,9 +1,9 @@
-"""The difference of two metaranges: stretches of paths, their rows, and changes that stream.
+"""The difference of two metaranges: aligned ranges of paths, their rows, and changes that stream.
 
 Cost follows the ranges that differ, not the repository. Ranges with equal ids hold equal rows at equal paths, so they
 are left out unread on both sides. Of the others the rows that one side alone has are read, a stretch of paths at a
-time, and paired by path. Most stretches hold a few such rows, so those of several are handed on in one step. Memory
-holds the stretches that are being read, and what differs. A path whose identity is the same on both sides is no
+time, and paired by path. Most ranges hold a few such rows, so those of several are handed on in one step. Memory
+holds the ranges that are being read, and what differs. A path whose identity is the same on both sides is no
 difference, whatever became of its address or time.
 """
 
@@ -98,7 +98,7 @@ class DifferingRows:
             done = stop
 
 
-def stretches(
+def aligned_ranges(
     reader: RangeReader, left: Metarange, right: Metarange, prefix: str = ""
 ) -> Iterator[tuple[RowSpan | None, RowSpan | None]]:
     """Parts of both sides over the same stretch of paths, in order, each at most one range long.
@@ -139,7 +139,7 @@ class _Side:
 
 @dataclass(frozen=True)
 class DiffBatch:
-    """The differing rows of some stretches of paths. A later batch's paths all come after an earlier one's.
+    """The differing rows of some ranges of paths. A later batch's paths all come after an earlier one's.
 
     ``left`` and ``right`` hold rows in path order. ``removed`` and ``added`` number the rows of ``left``
     and ``right`` whose path the other side does not have. ``pairs`` those of one path whose identities differ.
@@ -192,7 +192,7 @@ def diff_batches(
 
     held: list[DiffBatch] = []
     most = 1  # more at a time the longer the walk goes on, as long as they hold few rows
-    for batch in reader.ahead(read, stretches(reader, left, right, prefix)):
+    for batch in reader.ahead(read, aligned_ranges(reader, left, right, prefix)):
         if not batch.total:
             continue
         held.append(batch)
@@ -391,7 +391,7 @@ def needed(reader: RangeReader, wanted: Metarange, known: Metarange) -> Iterator
         same = pc.is_in(new.table.column("physical_address"), value_set=old.table.column("physical_address"))
         return None if spans[1] is None else spans[1].file.row, new.table.filter(pc.invert(same))
 
-    found = reader.ahead(read, stretches(reader, others, missing))
+    found = reader.ahead(read, aligned_ranges(reader, others, missing))
     for row, parts in groupby(found, key=lambda part: part[0]):
         if row is not None:
             yield row, _objects(pa.concat_tables([table for _, table in parts]))

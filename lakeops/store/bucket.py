@@ -173,7 +173,7 @@ def no_bucket(bucket: str, place: str) -> StoreError:
     return StoreError(f"bucket {bucket!r} does not exist; create it, or correct the storage namespace or the {place}")
 
 
-class LateModule:
+class LazyModule:
     """A module that is imported when something of it is first needed."""
 
     def __init__(self, name: str) -> None:

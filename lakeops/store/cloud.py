@@ -42,7 +42,7 @@ from lakeops.store.base import (
 )
 from lakeops.store.bucket import (
     BucketStore,
-    LateModule,
+    LazyModule,
     PerProcess,
     etag_of,
     is_plain,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     Client = AzureStore | GCSStore
     from obstore import GetOptions, ObjectMeta
 else:
-    obstore = LateModule("obstore")
+    obstore = LazyModule("obstore")
 
 _LONGEST_REQUEST = timedelta(minutes=10)
 """For one request with its contents, which are a part of ``StoreSettings.part_bytes`` at most."""

@@ -46,7 +46,7 @@ _limiting = threading.Lock()
 
 
 @contextmanager
-def limited(more: int, what: str) -> Iterator[None]:
+def memory_limit(more: int, what: str) -> Iterator[None]:
     """Let this process take so many bytes more, for a ``with``. Raises ``InvalidInput`` when that is not enough.
 
     Other threads of the process are under the limit too. Systems other than Linux do not tell what a process takes, and
@@ -78,7 +78,7 @@ def _decoding(path: str, size: int) -> Iterator[None]:
     import pyarrow as pa
 
     try:
-        with limited(FILE_BYTES + FILE_TIMES * size, excerpt(path)):
+        with memory_limit(FILE_BYTES + FILE_TIMES * size, excerpt(path)):
             yield
     except (OSError, ValueError, pa.ArrowException) as error:
         if isinstance(error, LakeopsError):
@@ -162,7 +162,7 @@ def _tell(size: int, rows: int, columns: int, cell: int) -> None:
     import pyarrow.parquet as pq
 
     file: Any = ObjectReader(size, _fetch)
-    with limited(PAGE_BYTES, "it"):
+    with memory_limit(PAGE_BYTES, "it"):
         file.seek(max(0, size - 8))
         tail = file.read(8)
         if tail[4:] != MAGIC or int.from_bytes(tail[:4], "little") > _MOST_FOOTER:

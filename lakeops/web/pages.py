@@ -24,7 +24,7 @@ from lakeops.model.formatting import counted, human_size, moment, span
 from lakeops.model.marks import SWEEPABLE, MarkState
 from lakeops.model.names import COMMIT_ID, check_asked, parse_ref
 from lakeops.model.records import Change, Commit
-from lakeops.ops.diff import Size, Sums
+from lakeops.ops.diff import DiffStat, Size
 from lakeops.store.in_flight import in_flight
 from lakeops.web import charts
 from lakeops.web.charts import Point, lag_area, size_bars
@@ -95,13 +95,13 @@ class Shown(NamedTuple):
     """
 
     prefix: str
-    sums: Sums | None
+    sums: DiffStat | None
     listed: list[Change]
     next_after: str | None
     tables: list[str]
 
 
-def summed(repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "") -> Sums:
+def diff_stat(repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "") -> DiffStat:
     """The sums of the changes between two commits, by their ids."""
     key = (repository.storage_namespace, str(two_way), left, right, prefix)
     options: dict[str, Any] = {"prefix": prefix, "most": COUNTED, "folders": FOLDERS, "first": LISTED + 1}
@@ -304,7 +304,7 @@ class Pages(ObjectPages):
     def _differing(self, left: str, right: str, before: str, *, two_way: bool) -> Shown:
         """The difference of two commits, or the changes of the right one since their merge base, ``before``."""
         prefix, after = self._query_value("prefix"), self._query_value("after")
-        sums = None if after else summed(self._repository, left, right, two_way=two_way, prefix=prefix)
+        sums = None if after else diff_stat(self._repository, left, right, two_way=two_way, prefix=prefix)
         if sums is None:
             find = self._repository.diff if two_way else self._repository.compare
             found = list(islice(find(left, right, prefix=prefix, after=after), LISTED + 1))

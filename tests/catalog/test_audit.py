@@ -42,7 +42,7 @@ from lakeops.testing import ManualClock
 
 SILENT = {
     *("put_staged", "seal", "discard", "purge_retired", "begin_upload", "end_upload"),  # nothing committed changes
-    *("enqueue", "withdraw", "dequeue", "remember_key", "check_clock", "advance_sweep", "hold_owner", "identity"),
+    *("enqueue", "withdraw", "dequeue", "remember_key", "check_clock", "advance_sweep", "confirm_lease", "identity"),
     *("copy_commits", "observe_source", "note_metadata", "give_up_candidate", "record_arrivals"),
     "add_report",  # what a run found, for people to look at
     "note",  # a mirror's memory: what it shows changes by ``promote`` alone
@@ -207,8 +207,8 @@ TRANSITIONS = {
     "confirm_clock": (
         nothing, lambda c, _: c.marks.confirm_clock(), ("confirm-clock", "clock", "", None, "confirmed")
     ),
-    "take_owner": (
-        nothing, lambda c, _: c.repositories.take_owner(REPO, "record"), ("take-owner", "owner", REPO, None, "record")
+    "begin_lease": (
+        nothing, lambda c, _: c.repositories.begin_lease(REPO, "record"), ("take-owner", "owner", REPO, None, "record")
     ),
     "restore_repository": (
         nothing, lambda c, _: restore(c),

@@ -79,7 +79,7 @@ def test_deletion_leaves_no_row_and_touches_no_neighbour(catalog):
     catalog.mirrors.report_mirror(REPO, "there", frozenset({FIRST.id}))
     follow(catalog, REPO)
     begin(catalog)
-    catalog.repositories.take_owner(REPO, "a record")
+    catalog.repositories.begin_lease(REPO, "a record")
     catalog.refs.record_verdict(REPO, Verdict(FIRST.id, "quality", "passed", "ada"))
     catalog.audit.add_report(REPO, ReportKind.FSCK, {}, actor="ada")
     assert {name for name, rows in everything(catalog).rows if not rows} == {"lakeops_queue"}

@@ -14,7 +14,7 @@ from lakeops.cli.fs import transfer
 from lakeops.cli.output import Printer
 from lakeops.model.errors import InvalidInput, StoreUnavailable
 from lakeops.model.records import ByteCounter
-from lakeops.ops.files import appearing
+from lakeops.ops.files import atomic_write
 
 R = "lakefs://flights"
 
@@ -153,7 +153,7 @@ def test_what_is_no_regular_file_is_refused_before_anything_is_sent(run, flights
 
 def test_what_a_killed_download_left_is_no_file_of_the_folder(run, flights, tree, monkeypatch):
     for name in ("a.txt", "sub/b.txt"):
-        with suppress(KeyboardInterrupt), appearing(tree / name) as file:
+        with suppress(KeyboardInterrupt), atomic_write(tree / name) as file:
             monkeypatch.setattr(Path, "unlink", lambda _: None)
             file.write(b"half")
             raise KeyboardInterrupt

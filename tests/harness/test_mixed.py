@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from support.mixed import ICEBERG, REPOSITORY, iceberg_catalog, play, read_log, rows, working
-from support.mixing import EACH, FEW, Mixed, iceberg_closed, judge, wrong_commits
+from support.mixing import EACH, FEW, Mixed, evaluate_checks, iceberg_closed, wrong_commits
 
 from lakeops import Repository
 
@@ -53,7 +53,7 @@ def played(tmp_path_factory):
                 play(worker, busy.groups[0], rounds=2)
         finally:
             busy.end(gateway, 1)
-        assert judge(lake, busy.logs) == []
+        assert evaluate_checks(lake, busy.logs) == []
         yield lake, busy.log(0), []
 
 
@@ -68,7 +68,7 @@ def path_of(log, writer):
 def new_problems(played, log, change):
     lake, own, known = played
     change()
-    problems = judge(lake, [log])
+    problems = evaluate_checks(lake, [log])
     new = [problem for problem in problems if problem not in known]
     if log == own:
         known[:] = problems

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.graphs import History, make_history, merge_base, random_history, random_parents
 
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import divergences, is_ancestor, leading_to, log, walk
+from lakeops.model.graph import divergences, heads_containing, is_ancestor, log, walk
 
 LONG = 20_000
 
@@ -92,7 +92,7 @@ def test_those_that_lead_to_a_commit_are_its_descendants(seed):
     history = History(commits)
     heads = [commit.id for commit in rng.choices(commits, k=6)]
     one = rng.choice(commits)
-    assert leading_to(history, one.id, heads) == {head for head in heads if one.id in ancestors(history, head)}
+    assert heads_containing(history, one.id, heads) == {head for head in heads if one.id in ancestors(history, head)}
 
 
 @given(st.integers(0, 2**32))

@@ -238,7 +238,7 @@ def test_refs_without_common_history(lake, seeded):
         parents=(), committer="else", message="root", creation_date=0, meta_range_id=EMPTY_METARANGE_ID
     )
     lake.catalog.database.write(  # type: ignore[attr-defined]
-        lambda conn: conn.execute(_insert(orphan, "repo")), settle=lambda conn: None
+        lambda conn: conn.execute(_insert(orphan, "repo")), resolve=lambda conn: None
     )
     seeded.create_branch("orphan", source=orphan.id)
     with raising("no_merge_base", "share no history"):

@@ -1,4 +1,4 @@
-"""Merges that squash, foretell or say nothing new, and several commits that are undone at once."""
+"""Merges that squash, are previewed or say nothing new, and several commits that are undone at once."""
 
 import pytest
 from support.catalogs import expire_commits

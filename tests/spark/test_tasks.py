@@ -94,7 +94,7 @@ def checked(engine: Engine, store: LocalStore, uses: Uses, folder: Path) -> list
     pieces = list[Piece]()
     with scratching(store, folder) as scratch:
         slices = Slices(scratch, [one for rows in listing(names) for one in scratch.write_chunks(rows)])
-        slices.settle(engine)
+        slices.upload_for_workers(engine)
         found = [*check_ranges(engine, store, uses, SMALL, ("path",), slices.cutter, pieces)]
         free = {name for rows in slices.unreferenced(pieces, engine, ()).batches() for name in rows[0].to_pylist()}
     said = [

@@ -82,7 +82,7 @@ def test_a_limit_ends_with_its_block():
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_AS)
-    with pytest.raises(InvalidInput, match="it is too large to decode"), foreign.limited(64 << 20, "it"):
+    with pytest.raises(InvalidInput, match="it is too large to decode"), foreign.memory_limit(64 << 20, "it"):
         bytearray(1 << 30)
     assert resource.getrlimit(resource.RLIMIT_AS) == before
     assert len(bytearray(256 << 20)) == 256 << 20

@@ -147,7 +147,7 @@ def expire_commits(catalog: Any, repository_id: str, ids: Iterable[str] | None =
         conn.execute(update(COMMIT).where(*mine).values(expired=True))
         return doomed
 
-    done: list[str] = catalog.database.write(work, settle=run_again)
+    done: list[str] = catalog.database.write(work, resolve=run_again)
     return done
 
 

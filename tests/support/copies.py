@@ -95,4 +95,4 @@ def pass_for(lake: Lake, original: Lake) -> None:
     found = original.catalog.repositories.identity().database
     catalog: Any = lake.catalog
     dialect: Callable[..., Any] = getattr(catalog, "_inner", catalog).database.dialect
-    dialect.whereabouts = lambda _: dict(found)  # type: ignore[attr-defined]
+    dialect.identify = lambda _: dict(found)  # type: ignore[attr-defined]

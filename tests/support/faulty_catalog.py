@@ -11,8 +11,8 @@ TRANSITIONS = (
     "create_repository", "delete_repository", "create_branch", "delete_branch", "create_tag", "delete_tag",
     "move_branch", "move_tag", "protect", "unprotect", "put_staged", "seal", "reset", "discard", "publish", "enqueue",
     "dequeue", "purge_retired", "remember_key", "begin_upload", "end_upload", "set_rules", "set_grace",
-    "report_mirror", "drop_mirror", "begin_mark", "finish_mark", "begin_sweep", "advance_sweep", "take_owner",
-    "hold_owner", "prune", "end_sweep", "expire_by_mark", "revive_commits", "restore_mark", "restore_commits",
+    "report_mirror", "drop_mirror", "begin_mark", "finish_mark", "begin_sweep", "advance_sweep", "begin_lease",
+    "confirm_lease", "prune", "end_sweep", "expire_by_mark", "revive_commits", "restore_mark", "restore_commits",
     "create_mirror", "copy_commits", "observe_source", "give_up_candidate", "record_arrivals", "promote", "note",
     "promote_writable", "revive_proved",
 )  # fmt: skip

@@ -114,7 +114,7 @@ class Mixed(Workers):
 
     def check(self) -> None:
         with self.open() as lake:
-            problems = judge(lake, self.logs)
+            problems = evaluate_checks(lake, self.logs)
             assert problems == [], "\n".join(problems)
             counts = self.counts()
             silent = {name for group in self.groups for name in group if not counts[name]}
@@ -135,7 +135,7 @@ def every_note(logs: Iterable[Path]) -> Iterator[Noted]:
         yield from read_log(log)
 
 
-def judge(lake: Lake, logs: list[Path]) -> list[str]:
+def evaluate_checks(lake: Lake, logs: list[Path]) -> list[str]:
     """The faults: before the last uncommitted changes are committed, and after."""
     repo = lake.repository(REPOSITORY)
     notes = [*every_note(logs)]

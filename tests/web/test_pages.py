@@ -231,9 +231,9 @@ def test_long_metadata_is_there_as_a_whole(flights, ask):
 
 def test_sums_of_the_same_commits_are_found_once(flights, monkeypatch):
     pair = flights.ref("main~1").commit_id, flights.ref("main").commit_id
-    first = pages.summed(flights, *pair, two_way=True)
+    first = pages.diff_stat(flights, *pair, two_way=True)
     monkeypatch.setattr(Repository, "sums", None)
-    again = pages.summed(flights, *pair, two_way=True)
+    again = pages.diff_stat(flights, *pair, two_way=True)
     assert again is first
 
 

@@ -371,7 +371,7 @@ def _check_committed(
     total = len(uses)
     ctx.progress("fsck: ranges", 0, total)
     needed.engine = ctx.engine().for_work(total * RANGE_SECONDS)
-    needed.slices.settle(needed.engine)
+    needed.slices.upload_for_workers(needed.engine)
     split = None if split_flaw(records.repository.split) else records.repository.split
     # The leftovers of a mirror are not reported, so nothing is joined, and nothing is written there.
     cutter = needed.slices.cutter

@@ -133,7 +133,7 @@ def opened(ctx: Context, mark: Mark) -> Iterator[pq.ParquetFile]:
             yield file
 
 
-def check_ours(ctx: Context, mark: Mark, addresses: pa.Array | pa.ChunkedArray) -> None:
+def check_managed(ctx: Context, mark: Mark, addresses: pa.Array | pa.ChunkedArray) -> None:
     """Refuse a list that names what lakeops did not make: the last line of defence. Raises ``Corrupted``."""
     fine = pc.and_not(pc.match_substring_regex(addresses, OURS), pc.match_substring_regex(addresses, _CLIMBS))
     if not pc.all(fine).as_py():
@@ -185,7 +185,7 @@ def own_objects(ctx: Context, addresses: pa.ChunkedArray) -> pa.Array:
     return inside.filter(pc.match_substring_regex(inside, layout.OBJECT_NAME))
 
 
-def cleared(
+def safe_from_marks(
     ctx: Context, objects: pa.Array, written: Mapping[str, int] | None = None
 ) -> tuple[frozenset[str], frozenset[str]]:
     """The marks that cannot delete any of these objects any more, and the marks for which that is not known yet.
@@ -216,7 +216,7 @@ def cleared(
 
 
 def check_present(ctx: Context, objects: pa.Array) -> None:
-    """Check that every object is in the store. Call it after ``cleared``. Raises ``ObjectNotFound``."""
+    """Check that every object is in the store. Call it after ``safe_from_marks``. Raises ``ObjectNotFound``."""
     names = objects.unique().to_pylist()
     found = present(ctx.store, names)
     missing = next((name for name in names if name not in found), None)

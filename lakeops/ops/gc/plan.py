@@ -53,15 +53,15 @@ class MarkDecision:
 
 @dataclass
 class GcPlan:
-    """A plan. ``doomed`` are the expired and carried commits of what was ``decided``, by generation."""
+    """A plan. ``to_expire`` are the expired and carried commits of what was ``decided``, by generation."""
 
     lineage: Lineage
     decided: MarkDecision
-    doomed: list[str]
+    to_expire: list[str]
     _spared: set[str] = field(default_factory=set)
 
     def choose(self, moves: Iterable[RefMove]) -> list[str]:
-        """The next commits to expire, the last of ``doomed``, once refs have made these moves.
+        """The next commits to expire, the last of ``to_expire``, once refs have made these moves.
 
         What refs came to show since the plan was made lives, and all that it descends from. What a new commit is on top
         of was a head then or since, or an old commit was merged, and counts as shown.
@@ -75,7 +75,7 @@ class GcPlan:
             if commit_id in commits and commit_id not in self._spared:
                 self._spared.add(commit_id)
                 waiting += commits[commit_id].parents
-        some = self.doomed[-STEP:]
+        some = self.to_expire[-STEP:]
         return [commit_id for commit_id in some if commit_id not in self._spared or commits[commit_id].pending]
 
 
@@ -94,12 +94,12 @@ def make_plan(ctx: Context, now: int, proved: Collection[str] = ()) -> GcPlan:
             lineage = replace(lineage, commits={**lineage.commits, **whole})
         kept, commits = live(lineage, rules, now), lineage.commits.values()
         gone = [node for node in commits if not node.expired and node.id not in kept]
-        doomed = [node.id for node in sorted(gone, key=lambda node: (node.generation, node.id))]
+        to_expire = [node.id for node in sorted(gone, key=lambda node: (node.generation, node.id))]
         pending = {node.id for node in commits if node.pending}
-        sides = ({*doomed} - pending, pending.intersection(doomed), pending & kept.keys())
+        sides = ({*to_expire} - pending, pending.intersection(to_expire), pending & kept.keys())
         expired, carried, revived = map(frozenset, sides)
         decided = MarkDecision(kept, expired, carried, revived, only_for_mirrors(lineage, rules, now))
-        return GcPlan(lineage, decided, doomed)
+        return GcPlan(lineage, decided, to_expire)
 
     return retry(attempt, _TRIES, lambda: _rules_keep_changing(ctx))
 
@@ -113,13 +113,13 @@ def expire_commits(ctx: Context, mark: Mark, since: int, now: int) -> MarkDecisi
 
     def attempt() -> MarkDecision | None:
         plan, carried = make_plan(ctx, now), set[str]()
-        decided, total = plan.decided, len(plan.doomed)
+        decided, total = plan.decided, len(plan.to_expire)
         for step in steps(ctx, mark, since, plan):
             if step.rules_changed:
                 return None
             expired.update(step.expired)
             carried |= step.carried
-            ctx.progress("expiring", total - len(plan.doomed), total)
+            ctx.progress("expiring", total - len(plan.to_expire), total)
         ctx.catalog.retention.revive_commits(ctx.repository_id, mark.id, decided.revived)
         ours = frozenset(expired - decided.revived)
         return replace(decided, expired=ours, carried=frozenset(carried - ours))
@@ -129,13 +129,13 @@ def expire_commits(ctx: Context, mark: Mark, since: int, now: int) -> MarkDecisi
 
 def steps(ctx: Context, mark: Mark, since: int, plan: GcPlan) -> Iterator[ExpiryStep]:
     """Carry out a plan, transaction by transaction. The last step says when the rules are others now."""
-    while plan.doomed:
+    while plan.to_expire:
         step = ctx.catalog.retention.expire_by_mark(
             ctx.repository_id, mark.id, since=since, rules=plan.lineage.rules, choose=plan.choose
         )
         since = step.sequence
         if step.complete:
-            del plan.doomed[-STEP:]
+            del plan.to_expire[-STEP:]
         yield step
         if step.rules_changed:
             return

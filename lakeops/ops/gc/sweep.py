@@ -23,7 +23,7 @@ from lakeops.model.protection import REFS_DUMP
 from lakeops.model.retention import DAY, KEY_DAYS, LOG_DAYS
 from lakeops.ops.context import Context
 from lakeops.ops.deletion_limit import SHARE, exceeded
-from lakeops.ops.gc.files import check_ours, opened
+from lakeops.ops.gc.files import check_managed, opened
 from lakeops.ops.gc.plan import get_rules
 from lakeops.ops.owner import check_owner
 from lakeops.ops.refs.dump import dump
@@ -87,7 +87,7 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
             raise Corrupted(f"mark {mark_id} holds {file.metadata.num_rows} rows and not {mark.rows}; not swept")
         for rows in _skip_rows(file.iter_batches(STEP), mark.swept):
             addresses = rows.column("physical_address")
-            check_ours(ctx, mark, addresses)
+            check_managed(ctx, mark, addresses)
             check_owner(ctx)
             refused = _delete(ctx, addresses.to_pylist())
             if len(refused) == rows.num_rows and not deleted:

@@ -229,7 +229,7 @@ def list_store(
                     break
             else:
                 return place
-    scratch.settle(place)
+    scratch.upload_for_workers(place)
     parts, done = dict[int, StoreListing](), found.names
     tasks = (ListTask(*borders, found.cutoff) for borders in place.parts(store, after))
     for number, part in place.run(partial(list_part, scratch=scratch), tasks, store):
@@ -283,7 +283,7 @@ def unreferenced(
     store, ranges = scratch.store, _one_each([ranges], "id")
     slices = Slices(scratch, listed)
     engine = engine.for_work((slices.count + sum(ranges["count"].to_pylist())) * _ROW_SECONDS)
-    slices.settle(engine)
+    slices.upload_for_workers(engine)
     cutter, references = slices.cutter, list[Piece]()
     for some in addresses:
         references += cutter.cut(managed(store.url, some))
@@ -331,7 +331,7 @@ class Scratch:
     prefix: str
     folder: Path
 
-    def settle(self, engine: Engine) -> None:
+    def upload_for_workers(self, engine: Engine) -> None:
         """Copy the files to the store if the tasks of an engine run outside this process."""
         if not engine.in_process and self.place is not self.store:
             for item in self.place.list(self.prefix):
@@ -414,10 +414,10 @@ class Slices:
         ends = [f"{chunks[-1].last}\0"] if chunks else []
         self.cutter = Cutter(scratch, array([*(some[0].first for some in self._slices), *ends], pa.string()))
 
-    def settle(self, engine: Engine) -> None:
+    def upload_for_workers(self, engine: Engine) -> None:
         """Copy the listing, if there is any, to the store if an engine's tasks run outside this process."""
         if self._slices:
-            self._scratch.settle(engine)
+            self._scratch.upload_for_workers(engine)
 
     def unreferenced(self, references: Iterable[Piece], engine: Engine, prefixes: Iterable[str]) -> Unreferenced:
         """Join the slices: the objects that no reference is equal to, and that lie under none of the prefixes."""

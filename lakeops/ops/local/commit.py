@@ -24,7 +24,15 @@ from lakeops.ops.files import check_new_path, reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known, check_names
 from lakeops.ops.local.tree import WorkTree, check_own, compare, find_clashes, read_tree, wanted_at
-from lakeops.ops.publish import CommitPlan, CommitResult, in_turn, publish, require_clean, snapshot, write_ranges
+from lakeops.ops.publish import (
+    CommitPlan,
+    CommitResult,
+    publish,
+    publish_in_queue,
+    require_clean,
+    snapshot,
+    write_ranges,
+)
 from lakeops.ops.put import write
 from lakeops.ops.read import as_table
 from lakeops.ranges.apply import apply
@@ -114,7 +122,7 @@ def commit(
             plan = CommitPlan(metarange, (seen.head,), message, pairs, summary, begun=begun)
             return publish(ctx, request, seen, plan, publisher)
 
-        made = in_turn(ctx, request, attempt).commit
+        made = publish_in_queue(ctx, request, attempt).commit
         for name, one in sent.items():
             files.pop(name, None)
             if one is not None:

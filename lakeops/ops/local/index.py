@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidPath
 from lakeops.model.names import SCHEME, as_folder, check_repository, given_place, parse_ref
 from lakeops.model.sanitising import excerpt
-from lakeops.ops.files import PLACE, appearing, is_clone_state, translated
+from lakeops.ops.files import PLACE, atomic_write, is_clone_state, translated
 
 MAX_PART_BYTES = 255
 
@@ -213,7 +213,7 @@ def write(folder: Path, index: Index) -> None:
     }
     with translated(place / "index.json"):
         place.mkdir(parents=True, exist_ok=True)
-        with appearing(place / "index.json") as file:
+        with atomic_write(place / "index.json") as file:
             file.write(json.dumps(document).encode())
             file.flush()
             os.fsync(file.fileno())

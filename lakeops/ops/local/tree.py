@@ -18,7 +18,7 @@ from lakeops.model.names import is_text
 from lakeops.model.records import ByteCounter, Change, ChangeType, Commit, Entry, is_marker
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
-from lakeops.ops.files import PLACE, appearing, is_clone_state, reading, translated, walk
+from lakeops.ops.files import PLACE, atomic_write, is_clone_state, reading, translated, walk
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import RACY_NS, Index, Journal, Known, check_names, folders_of, folds_letters
 from lakeops.ops.overlap import CLAIM_ID
@@ -272,7 +272,7 @@ def _download(
 
     def fetch(name: str) -> Known:
         target, total, entry = folder / name, hashlib.sha256(), wanted[name]
-        with translated(target), appearing(target, folder / PLACE) as file:
+        with translated(target), atomic_write(target, folder / PLACE) as file:
             with open_entry(ctx, entry, verify=True) as source:
                 while piece := source.read(PIECE):
                     file.write(piece)

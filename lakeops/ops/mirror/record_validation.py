@@ -96,7 +96,7 @@ def check_line(commits: list[Commit], start: str) -> list[Commit]:
 
 def check_commit(commit: Commit, origin: str = "the source") -> Commit:
     """A commit of the source, or of another origin, looked at by itself. Raises ``RecordRefused``."""
-    if commit.is_gone:  # it only stands for one that was pruned, and nothing else of it is taken over
+    if commit.is_pruned:  # it only stands for one that was pruned, and nothing else of it is taken over
         return commit
     try:
         reason = _flaw(commit)
@@ -116,7 +116,7 @@ def check_generations(commits: Iterable[Commit], known: Mapping[str, Commit], or
         parents = [known.get(parent) for parent in commit.parents]
         least = 1 + max((parent.generation for parent in parents if parent is not None), default=0)
         # Below a pruned parent nobody knows how long history was.
-        exact = all(parent is not None and not parent.is_gone for parent in parents)
+        exact = all(parent is not None and not parent.is_pruned for parent in parents)
         if commit.generation < least or (exact and commit.generation != least):
             raise RecordRefused(
                 f"commit {commit.id[:16]} of {origin} is refused: its generation is {commit.generation}, and follows "

@@ -204,10 +204,10 @@ def copy_history(ctx: Context, source: Source, heads: Iterable[str], *, known: I
     heads = list(heads)
     missing = _missing(ctx, source, heads, set(known))
     # What the source has pruned comes as "gone", and is not copied: the mirror's history ends there too.
-    pruned = frozenset(commit.id for commit in missing.values() if commit.is_gone)
+    pruned = frozenset(commit.id for commit in missing.values() if commit.is_pruned)
     for head in pruned.intersection(heads):
         raise RecordRefused(f"commit {head[:16]} is a head of the source, and its record says that it was pruned")
-    kept = [commit for commit in missing.values() if not commit.is_gone]
+    kept = [commit for commit in missing.values() if not commit.is_pruned]
     asked = {parent for commit in kept for parent in commit.parents} - missing.keys()
     here = ctx.catalog.commits.get_many(ctx.repository_id, asked) if asked else {}
     record_validation.check_generations(kept, {**here, **missing})

@@ -278,7 +278,7 @@ def _commit(row: _Row) -> Commit:
     if type(values["expired"]) is not bool or type(values["parents"]) is not list:
         raise TypeError("a commit has values of other types")
     commit = record_validation.check_commit(Commit(**{**values, "parents": tuple(values["parents"])}), ORIGIN)
-    if commit.is_gone:
+    if commit.is_pruned:
         raise ValueError("a commit has no generation")
     return commit
 

@@ -27,7 +27,7 @@ from urllib.parse import unquote_plus
 from lakeops.model.clock import stopwatch
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoredObject, StoreSettings
-from lakeops.store.bucket import ACCESS_POINT, LateModule, PerProcess, is_plain, stored, threads_lost
+from lakeops.store.bucket import ACCESS_POINT, LazyModule, PerProcess, is_plain, stored, threads_lost
 
 if TYPE_CHECKING:
     import obstore
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
     from obstore.store import S3Store as Client
 else:
-    obstore = LateModule("obstore")
+    obstore = LazyModule("obstore")
 
 NO_ANSWER: Final = "lakeops-no-answer"
 """The code of the error that stands in place of such an answer. Its message says what is missing."""
