@@ -225,7 +225,9 @@ def check_protection(name: str, patterns: Iterable[str], kind: RefKind = RefKind
     for pattern in patterns:
         if fnmatchcase(name, pattern):
             said = f"{kind} {name!r} is protected by {pattern!r}: {_PROTECTED[kind]}"
-            raise PreconditionFailed(said, kind=f"protected_{kind}")
+            if kind is RefKind.TAG:
+                raise PreconditionFailed(said, kind="protected_tag")
+            raise PreconditionFailed(said, kind="protected_branch")
 
 
 def check_hooks(repository: AnyRow, action: str, ref: str, known: Hooks) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from itertools import chain, islice
+from threading import get_ident
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -38,8 +39,8 @@ def in_flight(
         at_once: how many items may be under way or wait to be asked for.
         threads: how many items may be under way, where these are fewer.
     """
-    source = iter(items)
-    pool = ThreadPoolExecutor(threads or at_once, thread_name_prefix="in-flight")
+    source, own = iter(items), set[int]()
+    pool = ThreadPoolExecutor(threads or at_once, "in-flight", lambda: own.add(get_ident()))
     try:
         under_way = deque(pool.submit(work, item) for item in islice(source, at_once))
     except BaseException:
@@ -53,7 +54,8 @@ def in_flight(
                 under_way.extend(pool.submit(work, item) for item in islice(source, 1))
                 yield found
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            # Results that nobody has any more may be closed by a thread of their own, which cannot wait for itself.
+            pool.shutdown(wait=get_ident() not in own, cancel_futures=True)
 
     return results()
 

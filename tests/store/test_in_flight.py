@@ -39,6 +39,24 @@ def test_closing_waits_for_nothing_under_way():
     go_on.set()
 
 
+@pytest.mark.parametrize("make", [in_flight, read_ahead])
+def test_results_may_be_dropped_in_a_thread_of_their_own(make):
+    """Python's garbage collection may run in any thread."""
+    held, dropped = [], [threading.Event(), threading.Event()]
+
+    def work(number):
+        if number == 3:
+            dropped[0].wait(20)
+            held.clear()
+            dropped[1].set()
+
+    held.append(make(work, range(100), 4))
+    for _ in range(3):
+        next(held[0])
+    dropped[0].set()
+    assert dropped[1].wait(20)
+
+
 def test_an_error_comes_where_its_item_would_have_come():
     results = read_ahead(lambda number: 1 // (3 - number), range(10), most=4)
     assert [next(results) for _ in range(3)] == [0, 0, 1]
