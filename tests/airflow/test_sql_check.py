@@ -36,6 +36,7 @@ TABLES = {
 """Files by their paths below the table's folder, and the numbers that the table has."""
 
 REFUSED = {
+    "stream": ({"_spark_metadata/0": b"v1", "a.parquet": parquet(1)}, "stream"),
     "delta": ({"_delta_log/00000000000000000000.json": b"{}", "a.parquet": parquet(1)}, "Delta"),
     "formats": ({"a.parquet": parquet(1), "b.csv": csv(2)}, "name a folder or file of one format"),
     "pictures": ({"a.jpg": b"1"}, "no Parquet, CSV or JSON"),

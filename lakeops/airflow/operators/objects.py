@@ -243,6 +243,10 @@ class LakeopsSqlCheckOperator(LakeopsOperator):
 
 
 _READERS = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}
+_LOGS = {
+    "_delta_log/": "a Delta table, whose files may hold removed rows; check it with deltalake",
+    "_spark_metadata/": "the output of a stream, whose log tells which files count; delete the log if all do",
+}
 
 
 def _reading(repository: Repository, commit: str, path: str) -> str:
@@ -254,10 +258,9 @@ def _reading(repository: Repository, commit: str, path: str) -> str:
     """
     folder = as_folder(path)
     listed = [one.path for one in repository.ref(commit).list(path) if one.path == path or one.path.startswith(folder)]
-    if any(one.startswith(f"{folder}_delta_log/") for one in listed):
-        raise InvalidInput(
-            f"tables: {path!r} is a Delta table, whose files may hold removed rows; check it with deltalake"
-        )
+    for log, what in _LOGS.items():
+        if any(one.startswith(folder + log) for one in listed):
+            raise InvalidInput(f"tables: {path!r} is {what}")
     files = [one for one in listed if one == path or is_table_file(one[len(folder) :])]
     formats = {table_format(one) or "" for one in files}
     if not formats & _READERS.keys():
