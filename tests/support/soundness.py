@@ -9,4 +9,5 @@ def worse_than_information(repo: Repository, *, data: bool = False) -> list[Find
 
 
 def assert_sound(repo: Repository, *, data: bool = False) -> None:
-    assert worse_than_information(repo, data=data) == []
+    found = worse_than_information(repo, data=data)
+    assert found == [], found
