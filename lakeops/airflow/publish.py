@@ -319,9 +319,13 @@ class WriteAuditPublish:
         self.create = operators.LakeopsCreateBranchOperator(
             task_id="create_branch", source=self._source, anew=self._anew, **own
         )
-        said: dict[str, Any] = {"message": self._messages[0], "metadata": self._metadata}
-        # A branch of one run's own is no asset.
-        self.commit = operators.LakeopsCommitOperator(task_id="commit", outlets=[], **said, **own)
+        self.commit = operators.LakeopsCommitOperator(
+            task_id="commit",
+            message=self._messages[0],
+            metadata=self._metadata,
+            outlets=[],  # a branch of one run's own is no asset
+            **own,
+        )
         self.commit_id = f"{{{{ ti.xcom_pull(task_ids='{self.commit.task_id}'{self._here})['id'] }}}}"
         return self
 

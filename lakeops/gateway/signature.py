@@ -70,7 +70,9 @@ class S3Request:
         """The headers by name. Values of equal names are joined. Presigned URLs have some of them in their query."""
         signed = {*_PARAMETERS, "X-Amz-Security-Token"}
         hoisted = {name.lower(): value for name, value in self.parameters if name not in signed}
-        came = {name: ",".join(value for one, value in self.fields if one == name) for name, _ in self.fields}
+        came: dict[str, str] = {}
+        for name, value in self.fields:
+            came[name] = f"{came[name]},{value}" if name in came else value
         return {name: value for name, value in hoisted.items() if name.startswith("x-amz-")} | came
 
     @cached_property

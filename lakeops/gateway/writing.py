@@ -129,7 +129,7 @@ class Writing:
         shown = partial(quote, safe="/") if encoding else str
         with self._lock:
             open_ = [(one.place, name, one.begun) for name, one in self._uploads.items() if not one.file.closed]
-        here = repository.id, repository.record.creation_date
+        here = _bucket(repository)
         mine = sorted((key, name, begun) for (place, key), name, begun in open_ if place == here)
         found = [one for one in mine if one[0].startswith(prefix) and one[:2] > behind]
         page = found[:limit]
@@ -176,7 +176,7 @@ class Writing:
                 if (ended := next(spare, None)) is None:
                     raise Refused(503, "SlowDown", f"{self._most} uploads are under way; complete or abort some")
                 given_up = self._uploads.pop(ended)
-            place = (repository.id, repository.record.creation_date), asked.key
+            place = _bucket(repository), asked.key
             self._uploads[name] = MultipartUpload(place, media, pairs, begun, algorithm, kind)
         if given_up is not None:
             with given_up.lock:  # a part of it may be on its way, and nobody else waits for that
@@ -243,7 +243,7 @@ class Writing:
 
     def _upload(self, repository: Repository, asked: S3Request) -> MultipartUpload:
         found = self._uploads.get(asked.query["uploadId"])
-        if found is None or found.place != ((repository.id, repository.record.creation_date), asked.key):
+        if found is None or found.place != (_bucket(repository), asked.key):
             raise Refused(*_NO_UPLOAD)
         return found
 
@@ -273,7 +273,7 @@ class MultipartUpload:
     """An object on its way in parts, one behind the other in a file without a name, which ends with the process.
 
     Attributes:
-        place: the repository with its creation date, which a later one of its name does not have, and the key.
+        place: the repository, as ``_bucket`` gives it, and the key.
         lock: held while a part is added, and while the upload ends, so that it ends once.
         algorithm: of the checksum that the client chose, empty for none, and its type in ``kind``.
         completed: the parts that the object was made of, its ETag and its checksums. A client that asks again has the
@@ -408,6 +408,11 @@ def _put(repository: Repository, asked: S3Request) -> Response:
     target, path = _branch_and_path(repository, asked.key)
     entry = _stage(target, path, asked.body, asked, asked.headers.get("content-type"), _metadata(asked.headers))
     return Response(headers={"etag": etag(entry), **_given_sums(asked)})
+
+
+def _bucket(repository: Repository) -> tuple[str, int]:
+    """The name and the creation date of a repository, which tell it from a later one of its name."""
+    return repository.id, repository.record.creation_date
 
 
 def _copy(lake: Lake, repository: Repository, asked: S3Request) -> Response:

@@ -243,8 +243,9 @@ def _kind(value: str) -> str:
     if re.fullmatch(r"[\0- ]*[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)[\0- ]*", value):
         return "double"
     found = re.fullmatch(r"([0-9]{4}-[0-9]{2}-[0-9]{2})( [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9])?)?", value)
-    with suppress(ValueError):
-        if found and datetime.fromisoformat(value) is not None:
+    if found:
+        with suppress(ValueError):  # it looks like a date, and may be none
+            datetime.fromisoformat(value)
             return "timestamp" if found[2] else "date"
     return "string"
 

@@ -220,10 +220,19 @@ class LakeopsImportOperator(LakeopsPublishOperator):
                     now = ImportOutcome.of(lake, repository, head, source, folder).shown
                 require_shown(now, self.shown, f"import of {self.source!r}")
 
-        options: dict[str, Any] = {"allow_empty_source": self.allow_empty_source, "skip_special": self.skip_special}
-        options |= {"metadata": self.metadata, "inventory": self.inventory, "on_head": on_head}
-        what = (self.source, self.prefix or "", self.message or f"Import {self.source}")
-        return idempotent.import_objects(repository, branch, run, *what, **options)
+        return idempotent.import_objects(
+            repository,
+            branch,
+            run,
+            self.source,
+            self.prefix or "",
+            self.message or f"Import {self.source}",
+            metadata=self.metadata,
+            allow_empty_source=self.allow_empty_source,
+            skip_special=self.skip_special,
+            inventory=self.inventory,
+            on_head=on_head,
+        )
 
 
 class LakeopsMergeOperator(LakeopsOperator):
@@ -310,10 +319,19 @@ class LakeopsMergeOperator(LakeopsOperator):
                 now = MergeOutcome.of(repository, head, source, strategy).shown
                 require_shown(now, self.shown, f"merge of {self.source!r} into {into!r}")
 
-        options: dict[str, Any] = {"message": self.message, "metadata": self.metadata, "strategy": strategy}
-        options |= {"checks": self.checks, "despite_checks": tuple(self.despite_checks)}
-        options |= {"tables": self.tables or None, "on_head": on_head}
-        result = idempotent.merge(repository, self.source, into, run, **options)
+        result = idempotent.merge(
+            repository,
+            self.source,
+            into,
+            run,
+            message=self.message,
+            metadata=self.metadata,
+            strategy=strategy,
+            tables=self.tables or None,
+            checks=self.checks,
+            despite_checks=tuple(self.despite_checks),
+            on_head=on_head,
+        )
         if result.source_uncommitted:
             self.log.warning("uncommitted changes of %s were left out; commit them first", self.source)
         made = result.reference
