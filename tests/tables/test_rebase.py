@@ -31,7 +31,7 @@ from typer.testing import CliRunner
 from lakeops import Lake, MergeConflict, Repository, Settings
 from lakeops.cli.app import app
 from lakeops.model.errors import InvalidInput
-from lakeops.model.records import StrategyName
+from lakeops.model.records import Split, StrategyName
 from lakeops.store import layout
 from lakeops.testing import ManualClock
 
@@ -133,6 +133,7 @@ class Shop:
         assert done.summary == told
         kinds = Counter(change.type.value for change in self.repo.diff("main~1", "main"))
         assert done.summary.to_json() == {name: kinds[name] for name in ("added", "removed", "changed")}
+        assert [one for one in self.repo.fsck(data=True) if one.severity != "info"] == []
         self.check("main")
 
     def check(self, ref: str) -> None:
@@ -154,9 +155,17 @@ def lake(tmp_path: Path) -> Lake:
         yield lake
 
 
+SPLITS = {"one range": Split(), "many ranges": Split(1, 2, 4)}
+
+
 @pytest.fixture
-def shop(lake: Lake) -> Shop:
-    return Shop(lake.create_repository("shop"), lake.settings.home)
+def split() -> str:
+    return "one range"
+
+
+@pytest.fixture
+def shop(lake: Lake, split: str) -> Shop:
+    return Shop(lake.create_repository("shop", split=SPLITS[split]), lake.settings.home)
 
 
 def evolve(shop: Shop, branch: str) -> None:
@@ -238,6 +247,7 @@ FOLLOWING: dict[str, tuple[list[Step], list[Step], list[int]]] = {
 }
 
 
+@pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", FOLLOWING)
 def test_a_change_follows_the_other_sides(shop: Shop, name: str) -> None:
     theirs, ours, expected = FOLLOWING[name]
@@ -252,7 +262,6 @@ def test_a_change_follows_the_other_sides(shop: Shop, name: str) -> None:
     assert shop.amounts("main") == expected
     names = {field.name for field in shop.table("main").schema().fields} - {"day", "amount"}
     assert names == {f"of_{at}" for at, steps in (("dev", theirs), ("main", ours)) if evolve in steps}
-    assert [one.kind for one in shop.repo.fsck(data=True) if one.severity != "info"] == []
     shop.repo.delete_branch("dev")
     assert shop.amounts("main") == expected
     assert shop.repo.preview_merge("main~1", "main", tables="rebase").up_to_date
@@ -425,7 +434,8 @@ def test_a_second_call_under_the_key_gives_the_first_merge(shop: Shop) -> None:
 def test_histories_of_two_branches_lose_and_double_no_row(lake: Lake, seed: int) -> None:
     """Rows of the merged table are those of the base, without those that one side deleted, and with all appended."""
     dice = random.Random(seed)
-    shop = Shop(lake.create_repository(f"shop-{uuid4().hex}"), lake.settings.home)
+    split = SPLITS[dice.choice([*SPLITS])]
+    shop = Shop(lake.create_repository(f"shop-{uuid4().hex}", split=split), lake.settings.home)
     model = {branch: {1, 2, 3, 4} for branch in ("main", "dev")}
     base, number = {1, 2, 3, 4}, 10
 

@@ -84,9 +84,11 @@ class _Upload(SpooledTemporaryFile[bytes]):
 
     def close(self) -> None:
         if not self.closed:
-            self.seek(0)
-            self._files.write(self._location, cast("BinaryIO", self))
-            super().close()
+            try:
+                self.seek(0)
+                self._files.write(self._location, cast("BinaryIO", self))
+            finally:
+                super().close()
 
     def __exit__(self, *_: object) -> None:
         self.close()

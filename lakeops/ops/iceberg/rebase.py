@@ -273,6 +273,8 @@ def _with_table(
         plan,
         changes=pa.concat_tables([rest, *rows]).sort_by("path"),
         conflicts=[path for path in plan.conflicts if path not in before],
+        # The changes put back what whole ranges of the source brought, so a list of both would not be the difference.
+        exchanged=plan.exchanged if plan.onto.id == dest.id else None,
         summary=Summary(**counts),
     )
 
