@@ -90,7 +90,7 @@ def diff(
             session.note(str(table))
     if not uncommitted:
         # Releases are often named newest first. The older one has changed nothing since.
-        if not (two_way or counts.all.total or session.amount == 0) and any(
+        if not (two_way or strategy or after or counts.all.total or session.amount == 0) and any(
             repository.compare(new, old, prefix=prefix)
         ):
             turned = " ".join(str(LakeUri(left.repository, ref)) for ref in (new, old))

@@ -7,7 +7,7 @@ computes what is left anew each time. Neither changes anything in the catalog.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -62,7 +62,7 @@ def bisect(
     first, last = resolve_commit(ctx, good).id, resolve_commit(ctx, bad).id
     if first == last or not graph.is_ancestor(get, first, last):
         raise InvalidInput(f"{bad!r} does not descend from {good!r}; give a good commit and a later, bad one")
-    search = Search(between(get, first, last, first_parent=first_parent))
+    search = Search(between(get, [first], last, first_parent=first_parent))
     while not search.is_done:
         commit = search.next()
         if commit is None:
@@ -106,7 +106,7 @@ def start_bisect(ctx: Context, bad: str | None = None, *good: str, first_parent:
         first_parent: look at merges as a whole, and leave out what was merged.
 
     Raises:
-        InvalidInput: the bad commit does not descend from a good one.
+        InvalidInput: the bad commit is an ancestor of a good one.
     """
     found = Bisection(
         ctx.repository_id,
@@ -132,7 +132,7 @@ def mark_bisect(ctx: Context, verdict: Verdict, *refs: str) -> Bisection:
 
     Raises:
         NotFound: no search is under way.
-        InvalidInput: no commit is to be looked at, or the bad one does not descend from a good one.
+        InvalidInput: no commit is to be looked at, or the bad one is an ancestor of a good one.
     """
     before = _read(ctx)
     if refs:
@@ -167,13 +167,12 @@ def _searched(ctx: Context, said: Bisection) -> Bisection:
         return said
     get = history_of(ctx)
     for good in said.good:
-        if good == said.bad or not graph.is_ancestor(get, good, said.bad):
-            raise InvalidInput(f"the bad commit {said.bad[:16]} does not descend from the good one {good[:16]}")
-    search = Search(between(get, said.good[0], said.bad, first_parent=said.first_parent))
-    for one in (*said.good[1:], *said.skipped):
-        commit = next((commit for commit in search.left if commit.id == one), None)
-        if commit is not None:
-            search.tell(commit, None if one in said.skipped else True)
+        if graph.is_ancestor(get, said.bad, good):
+            raise InvalidInput(f"the bad commit {said.bad[:16]} is an ancestor of the good one {good[:16]}")
+    search = Search(between(get, said.good, said.bad, first_parent=said.first_parent))
+    for commit in search.left:
+        if commit.id in said.skipped:
+            search.tell(commit, None)
     if search.is_done:
         return replace(said, left=1, first_bad=search.left[0])
     waiting = search.next()
@@ -219,12 +218,12 @@ MOST_WEIGHED = 10_000
 """Commits of which each one's ancestors are counted: one bit for each pair is held."""
 
 
-def between(get: graph.CommitSource, good: str, bad: str, *, first_parent: bool = False) -> list[Commit]:
-    """The commits that ``bad`` reaches and ``good`` does not, children before parents.
+def between(get: graph.CommitSource, good: Iterable[str], bad: str, *, first_parent: bool = False) -> list[Commit]:
+    """The commits that ``bad`` reaches and no ``good`` one does, children before parents.
 
     With ``first_parent`` only those on the line of first parents.
     """
-    found = list(graph.exclusive_commits(get, bad, [good]))
+    found = list(graph.exclusive_commits(get, bad, good))
     if not first_parent:
         return found
     among = {commit.id for commit in found}

@@ -271,7 +271,7 @@ def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, firs
     found: dict[str, Counts] = {}
     listed: list[Change] = []
     conflicts: list[Change] = []
-    left_over = most
+    left_over, exact = most, True
     for table in tables:
         some = table.slice(0, left_over)
         if len(listed) < first:
@@ -286,9 +286,10 @@ def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, firs
                 break
             _add(found.setdefault(name, Counts()), some.slice(start, stop - start))
         left_over -= some.num_rows
-        if not left_over:
+        exact = some.num_rows == table.num_rows
+        if not exact:
             break
-    return DiffStat(prefix, everything, found, others, listed, conflicts, left_over > 0)
+    return DiffStat(prefix, everything, found, others, listed, conflicts, exact)
 
 
 def _add(counts: Counts, rows: pa.Table) -> None:

@@ -100,6 +100,13 @@ def test_releases_that_are_named_newest_first(run, flights, prefix):
     assert run.lines("diff", old, new, *narrow)
     for words in ((old, new), (new, new), (new, old, "--two-way"), (new, old, "--prefix", "none/")):
         assert "They differ" not in run("diff", *words).stderr
+    for branch in (flights.create_branch("other"), flights.branch("main")):
+        branch.put("raw/a.csv", branch.id.encode())
+        branch.commit("both change it")
+    for words in (("--strategy", "dest-wins"), ("--after", "zz")):
+        shown = run("diff", f"{R}/main", f"{R}/other", *words)
+        assert "No changes" in shown.output
+        assert "They differ" not in shown.stderr
 
 
 def test_expired_commits_are_told_of(run, lake, flights):

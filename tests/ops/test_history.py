@@ -405,6 +405,29 @@ def test_what_cannot_be_told_is_passed_over(repo, line):
         repo.bisect(line[0].id, "main", is_good, first_parent=True)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_search_by_hand_finds_the_first_bad_commit_of_histories_with_merges(repo, seed):
+    dice, branches = random.Random(seed), ["main"]
+    first = repo.branch("main").commit("first", allow_empty=True)
+    culprit = dice.randrange(1, 12)
+    for number in range(12):
+        name = dice.choice(branches)
+        if number == culprit:
+            repo.branch(name).put("fault", b"")
+        repo.branch(name).commit(f"{number}", allow_empty=True)
+        if len(branches) < 3:
+            branches.append(repo.create_branch(f"b{number}", name).id)
+        repo.merge(dice.choice(branches), dice.choice(branches), allow_empty=True)
+    for name in branches:
+        repo.merge(name, "main", allow_empty=True)
+    goods = [one.id for one in repo.log("main") if not repo.ref(one.id).exists("fault")]
+    state = repo.start_bisect("main", first.id, *dice.sample(goods, min(2, len(goods))))
+    while state.next is not None:
+        state = repo.mark_bisect("bad" if repo.ref(state.next.id).exists("fault") else "good")
+    assert state.first_bad is not None
+    assert state.first_bad.message == f"{culprit}"
+
+
 def test_each_lake_with_one_home_has_its_own_search(tmp_path):
     repos = []
     with ExitStack() as stack:

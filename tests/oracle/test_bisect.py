@@ -59,7 +59,7 @@ def test_bisect_finds_what_git_finds(git, share):
         if not goods:
             continue
         good = rng.choice(goods)
-        line = between(get, good.id, bad.id)
+        line = between(get, [good.id], bad.id)
         listed = git._git("rev-list", theirs[bad.id], f"^{theirs[good.id]}").decode().split()
         assert sorted(theirs[one.id] for one in line) == sorted(listed)
         culprit = rng.choice(line)
@@ -90,14 +90,14 @@ def test_first_parents_are_those_of_git(git):
             if not parents[below]:
                 break
             below = parents[below][0]
-        assert [one.id for one in between(get, good.id, bad.id, first_parent=True)] == line
+        assert [one.id for one in between(get, [good.id], bad.id, first_parent=True)] == line
 
 
 def test_a_long_line_takes_few_looks():
     size = 30_000
     commits = make_history([() if not index else (index - 1,) for index in range(size)], range(size))
     get = History(commits)
-    line = between(get, commits[0].id, commits[-1].id)
+    line = between(get, [commits[0].id], commits[-1].id)
     position = {commit.id: place for place, commit in enumerate(commits)}
     assert len(line) == size - 1
     search, looks = Search(line), 0
