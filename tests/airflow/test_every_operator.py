@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.airflow_tasks import kill_at, with_garbage
+from support.dags import known
 from support.scenes import tree
 
 from lakeops import Lake
@@ -229,11 +230,19 @@ PUBLISHING = [
 ]
 
 
+def destination(repo, case):
+    return repo.branch(case.arguments.get("destination") or case.arguments["branch"])
+
+
+def published(found):
+    return found.get("reference", found.get("id"))
+
+
 @pytest.mark.parametrize("case", PUBLISHING, ids=lambda case: f"{case.operator}-{'-'.join(case.arguments)}")
 def test_what_was_taken_off_its_branch_is_published_again_by_a_cleared_task(case, lake, place, run, wanted):
     end = wanted(case)
     case.prepare(lake, "moved")
-    branch = lake.repository("moved").branch(case.arguments.get("destination") or case.arguments["branch"])
+    branch = destination(lake.repository("moved"), case)
     task = case.make(lake, "moved", place)
     first = run(task)
     branch.move(f"{branch.id}~1", force=True)
@@ -242,7 +251,7 @@ def test_what_was_taken_off_its_branch_is_published_again_by_a_cleared_task(case
     for number in (2, 3):
         found = run(task, try_number=number)
         assert found != first
-        assert found.get("reference", found.get("id")) == branch.commit_id
+        assert published(found) == branch.commit_id
         assert state(lake, "moved") == end
 
 
@@ -275,8 +284,10 @@ def kill(home, lake, place, run, wanted):
         case.prepare(lake, name)
         task = case.make(lake, name, place)
         died = kill_at(home, effect, when, partial(run, task))
-        run(task, try_number=2)
+        found = run(task, try_number=2)
         assert state(lake, name) == ends[0], f"killed {when} effect {effect}"
+        if case in PUBLISHING:
+            assert published(found) == destination(lake.repository(name), case).commit_id
         return died
 
     return kill
@@ -285,7 +296,8 @@ def kill(home, lake, place, run, wanted):
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
 @each_case
 def test_killed_at_every_effect_and_cleared_is_run_once(case, kill, step):
-    """At the first and every sixth one in the default run, which are others for each operator."""
+    """At the first and every sixth one in the default run, which are others for each operator; each of a publish."""
+    step = 1 if case.operator in {"Commit", "Merge"} else step
     changes = kill(case, 1, "before")
     assert changes or case.operator in READS
     effect = 2 + CASES.index(case) % step
@@ -304,8 +316,6 @@ def test_killed_after_every_effect_and_cleared_is_run_once(case, kill):
 
 @pytest.mark.parametrize("cases", [CASES[::9], pytest.param(CASES, marks=pytest.mark.slow)], ids=["some", "all"])
 def test_mapped_over_two_repositories_each_is_run_once(airflow_database, lake, place, run, cases):
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-
     ends = {}
     for number, case in enumerate(cases):
         for part in ("alone", "a", "b"):
@@ -316,10 +326,7 @@ def test_mapped_over_two_repositories_each_is_run_once(airflow_database, lake, p
         for number, case in enumerate(cases):
             each = [{"repo": name, **case.bound(lake, name)} for name in (f"a-{number:02}", f"b-{number:02}")]
             case.kind.partial(task_id=f"task-{number}", **case.given(place)).expand_kwargs(each)
-    bag = DagBag(dag_folder=os.devnull, collect_dags=False, bundle_name="dags-folder")
-    bag.bag_dag(dag)
-    sync_bag_to_db(bag, "dags-folder", None)
-    done = dag.test()
+    done = known(dag).test()
     assert {str(task.state) for task in done.get_task_instances()} == {"success"}
     assert {name: state(lake, name) for name in ends} == ends
 
