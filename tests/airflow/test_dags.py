@@ -65,19 +65,6 @@ def test_every_form_has_a_text_of_its_own_and_shows_first():
         assert form.tags == {"ours"}
 
 
-@pytest.mark.parametrize(("only_show", "kind", "shows"), [(False, "scheduled", False), (True, "scheduled", True)])
-def test_scheduled_collections_do_the_work(only_show, kind, shows):
-    from types import SimpleNamespace
-
-    from jinja2 import Template
-
-    made = gc_dag("collects", only_show=only_show)
-    template = Template(made.get_task("collect.mark").only_show)
-    for run_type, dry_run, shown in ((kind, True, shows), ("manual", True, True), ("manual", False, False)):
-        dag_run, params = SimpleNamespace(run_type=run_type), {"dry_run": dry_run}
-        assert template.render(dag_run=dag_run, params=params) == str(shown)
-
-
 def test_repositories_are_checked_each_by_its_name(lake, flights):
     lake.create_repository("other")
     run = known(fsck_dag("checks")).test()

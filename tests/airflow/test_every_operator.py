@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.airflow_tasks import kill_at, with_garbage
+from support.dags import known
 from support.scenes import tree
 
 from lakeops import Lake
@@ -229,11 +230,19 @@ PUBLISHING = [
 ]
 
 
+def destination(repo, case):
+    return repo.branch(case.arguments.get("destination") or case.arguments["branch"])
+
+
+def published(found):
+    return found.get("reference", found.get("id"))
+
+
 @pytest.mark.parametrize("case", PUBLISHING, ids=lambda case: f"{case.operator}-{'-'.join(case.arguments)}")
 def test_what_was_taken_off_its_branch_is_published_again_by_a_cleared_task(case, lake, place, run, wanted):
     end = wanted(case)
     case.prepare(lake, "moved")
-    branch = lake.repository("moved").branch(case.arguments.get("destination") or case.arguments["branch"])
+    branch = destination(lake.repository("moved"), case)
     task = case.make(lake, "moved", place)
     first = run(task)
     branch.move(f"{branch.id}~1", force=True)
@@ -242,7 +251,7 @@ def test_what_was_taken_off_its_branch_is_published_again_by_a_cleared_task(case
     for number in (2, 3):
         found = run(task, try_number=number)
         assert found != first
-        assert found.get("reference", found.get("id")) == branch.commit_id
+        assert published(found) == branch.commit_id
         assert state(lake, "moved") == end
 
 
@@ -275,8 +284,10 @@ def kill(home, lake, place, run, wanted):
         case.prepare(lake, name)
         task = case.make(lake, name, place)
         died = kill_at(home, effect, when, partial(run, task))
-        run(task, try_number=2)
+        found = run(task, try_number=2)
         assert state(lake, name) == ends[0], f"killed {when} effect {effect}"
+        if case in PUBLISHING:
+            assert published(found) == destination(lake.repository(name), case).commit_id
         return died
 
     return kill
@@ -285,7 +296,8 @@ def kill(home, lake, place, run, wanted):
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
 @each_case
 def test_killed_at_every_effect_and_cleared_is_run_once(case, kill, step):
-    """At the first and every sixth one in the default run, which are others for each operator."""
+    """At the first and every sixth one in the default run, which are others for each operator; each of a publish."""
+    step = 1 if case.operator in {"Commit", "Merge"} else step
     changes = kill(case, 1, "before")
     assert changes or case.operator in READS
     effect = 2 + CASES.index(case) % step
@@ -304,8 +316,6 @@ def test_killed_after_every_effect_and_cleared_is_run_once(case, kill):
 
 @pytest.mark.parametrize("cases", [CASES[::9], pytest.param(CASES, marks=pytest.mark.slow)], ids=["some", "all"])
 def test_mapped_over_two_repositories_each_is_run_once(airflow_database, lake, place, run, cases):
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-
     ends = {}
     for number, case in enumerate(cases):
         for part in ("alone", "a", "b"):
@@ -316,10 +326,7 @@ def test_mapped_over_two_repositories_each_is_run_once(airflow_database, lake, p
         for number, case in enumerate(cases):
             each = [{"repo": name, **case.bound(lake, name)} for name in (f"a-{number:02}", f"b-{number:02}")]
             case.kind.partial(task_id=f"task-{number}", **case.given(place)).expand_kwargs(each)
-    bag = DagBag(dag_folder=os.devnull, collect_dags=False, bundle_name="dags-folder")
-    bag.bag_dag(dag)
-    sync_bag_to_db(bag, "dags-folder", None)
-    done = dag.test()
+    done = known(dag).test()
     assert {str(task.state) for task in done.get_task_instances()} == {"success"}
     assert {name: state(lake, name) for name in ends} == ends
 
@@ -339,14 +346,14 @@ import json, os, sys
 from types import SimpleNamespace
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from lakeops import Lake
-from lakeops.airflow import operators
+from lakeops.airflow import operators, sensors
 
 with Lake.open():  # what all of them load is loaded once
     pass
 instance = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
 for name, arguments in json.load(sys.stdin):
     if os.fork() == 0:
-        task = getattr(operators, name)(task_id="t", **arguments)
+        task = getattr(sensors if name.endswith("Sensor") else operators, name)(task_id="t", **arguments)
         task.execute({"ti": instance, "task": task, "outlet_events": OutletEventAccessors(), "logical_date": None})
         roots = {module.partition(".")[0] for module in sys.modules}
         big = roots & {"boto3", "duckdb", "pandas", "polars", "pyarrow", "pyspark"}
@@ -371,10 +378,15 @@ def in_a_process(program, given, place, environment=None):
     return done.stdout
 
 
-@pytest.mark.slow
-def test_each_operator_loads_what_its_verb_uses_and_nothing_else(lake, place, tmp_path):
-    given = []
-    for number, case in enumerate({case.operator: case for case in CASES}.values()):
+@pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["small", "all"])
+def test_each_operator_loads_what_its_verb_uses_and_nothing_else(lake, place, tmp_path, small):
+    """In the default run those of refs and merges, and a sensor."""
+    some = {"CreateBranch", "DeleteBranch", "ResetBranch", "ProtectBranch", "CreateTag", "DeleteTag", "Merge", "Diff"}
+    wanted = {name: modules for names, modules in LOADS.items() for name in names.split()}
+    wanted = {name: modules for name, modules in wanted.items() if not small or name in some | {"ExpireRefs"}}
+    tagged(lake, "waits")
+    given = [("LakeopsTagSensor", {"repo": "waits", "tag": "old", "deferrable": False})]
+    for number, case in enumerate({case.operator: case for case in CASES if case.operator in wanted}.values()):
         name = f"loads-{number:02}"
         case.prepare(lake, name)
         arguments = {"repo": name, **case.given(place), **case.bound(lake, name)}
@@ -382,8 +394,7 @@ def test_each_operator_loads_what_its_verb_uses_and_nothing_else(lake, place, tm
     printed = in_a_process(LOADED, given, tmp_path)
     lines = [line.split()[1:] for line in printed.splitlines() if line.startswith("LOADED")]
     found = {name.removeprefix("Lakeops").removesuffix("Operator"): set(modules) for name, *modules in lines}
-    wanted = {name: modules for names, modules in LOADS.items() for name in names.split()}
-    assert found == wanted
+    assert found == {**wanted, "TagSensor": set()}
 
 
 THREADS = """

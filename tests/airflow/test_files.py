@@ -50,13 +50,6 @@ def test_a_path_is_opened_by_its_connection(theirs):
     assert theirs.branch("main").read("b") == b"new"
 
 
-def test_the_default_connection_is_heeded_by_paths_that_name_none(theirs, tmp_path, monkeypatch):
-    connect(monkeypatch, "lakeops_default", tmp_path / "theirs")
-    with fsspec.open("lakefs://flights/main/a") as file:
-        assert file.read() == b"theirs"
-    assert ObjectStoragePath("lakefs://flights/main/a").read_bytes() == b"theirs"
-
-
 def test_a_hook_and_a_block_give_paths_of_their_connection(theirs):
     assert LakeopsHook("theirs").uri("main", "a", "flights") == "lakefs://theirs@flights/main/a"
     assert LakeopsHook().uri("main", "a", "flights") == "lakefs://flights/main/a"
@@ -67,19 +60,6 @@ def test_a_hook_and_a_block_give_paths_of_their_connection(theirs):
         with DAG(connection, schedule=None):
             block = WriteAuditPublish(repo="flights", branch="own", message="m", lakeops_conn_id=connection)
         assert block.uri("t/x.parquet") == f"{start}t/x.parquet"
-
-
-@pytest.mark.parametrize("path", ["flights/main/gone", "flights/gone/a", "nowhere/main/a"])
-def test_what_is_not_found_names_the_lake(theirs, tmp_path, path):
-    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/theirs/catalog.db.*connection 'theirs'"):
-        fsspec.open(f"lakefs://theirs@{path}").open()
-    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/theirs/catalog.db.*connection 'theirs'"):
-        ObjectStoragePath(f"lakefs://theirs@{path}").stat()
-
-
-def test_a_connection_that_is_not_there_is_no_other_lake(theirs):
-    with pytest.raises(Exception, match="there is no connection 'gone'"):
-        ObjectStoragePath("lakefs://gone@flights/main/a").read_bytes()
 
 
 def test_a_tasks_own_code_works_in_the_blocks_lake(theirs, airflow_database):

@@ -57,21 +57,6 @@ def test_without_openlineage_nothing_is_told_and_nothing_breaks(flights, run, mo
     assert task.get_openlineage_facets_on_complete(None) is None
 
 
-def test_openlineage_finds_what_operators_tell(flights, run):
-    from airflow.providers.openlineage.extractors import OperatorLineage
-    from airflow.providers.openlineage.extractors.manager import ExtractorManager
-
-    flights.create_branch("dev").put("raw/a", b"1")
-    task = operators.LakeopsCommitOperator(task_id="commit", repo="flights", branch="dev", message="load")
-    head = run(task)["id"]
-    lineage = task.get_openlineage_facets_on_complete(None)
-    assert isinstance(lineage, OperatorLineage)
-    (out,) = lineage.outputs
-    assert (out.namespace, out.name) == ("lakefs://flights", "dev")
-    assert out.facets["version"].datasetVersion == head
-    assert ExtractorManager().get_extractor_class(task).__name__ == "DefaultExtractor"
-
-
 RUN = """
 from airflow import sdk
 from support.dags import known, states

@@ -6,51 +6,6 @@ import sys
 
 import pytest
 
-SCRIPT = """
-import sys
-from types import SimpleNamespace
-from airflow.sdk.execution_time.context import OutletEventAccessors
-from lakeops import Lake
-from lakeops.airflow import operators as o
-from lakeops.airflow.sensors import LakeopsObjectSensor, LakeopsTagSensor
-
-with Lake.open() as lake:
-    lake.create_repository("flights").create_branch("kept")
-BIG = ("pandas", "pyspark", "boto3", "duckdb", "polars")
-before = {name for name in BIG if name in sys.modules}
-instance = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
-for kind, arguments in (
-    (o.LakeopsCreateBranchOperator, {"branch": "own"}),
-    (o.LakeopsProtectBranchOperator, {"pattern": "own"}),
-    (o.LakeopsProtectBranchOperator, {"pattern": "own", "protected": False}),
-    (o.LakeopsCreateTagOperator, {"tag": "v1"}),
-    (LakeopsTagSensor, {"tag": "v1", "deferrable": False}),
-    (o.LakeopsDiffOperator, {"right": "own"}),
-    (o.LakeopsResetBranchOperator, {"branch": "own"}),
-    (o.LakeopsMergeOperator, {"source": "own"}),
-    (o.LakeopsExpireRefsOperator, {}),
-    (o.LakeopsDeleteTagOperator, {"tag": "v1"}),
-    (o.LakeopsDeleteBranchOperator, {"branch": "own"}),
-):
-    task = kind(task_id="t", repo="flights", **arguments)
-    task.execute({"ti": instance, "task": task, "outlet_events": OutletEventAccessors(), "logical_date": None})
-    after = {name for name in BIG if name in sys.modules}
-    print(kind.__name__, *sorted(after - before))
-    before = after
-"""
-
-
-def test_tasks_that_read_no_rows_load_nothing_big(tmp_path):
-    environment = {**os.environ, "LAKEOPS_HOME": str(tmp_path / "lake"), "LAKEOPS_FSYNC": "false"}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("Lakeops")]
-    assert len(lines) == 11
-    assert [line for line in lines if len(line) > 1] == []
-
-
 READ = """
 import sys
 from airflow.sdk import DAG

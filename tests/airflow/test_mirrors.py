@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowSensorTimeout,
     AirflowSkipException,
 )
-from support.dags import known
+from support.dags import known, known_file
 from support.errors import raising
 from support.waiting import FAIL, FORMS, Waiting
 
@@ -318,12 +318,7 @@ def test_the_trigger_fires_for_mirrors_that_have_something_to_do(source, mirror,
 # --- the DAG -----------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def lakeops_mirror(airflow_database):
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-
-    bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")
-    assert bag.import_errors == {}
-    sync_bag_to_db(bag, "dags-folder", None)
-    return bag.dags["lakeops_mirror"]
+    return known_file(DAG_FILE)["lakeops_mirror"]
 
 
 def states(run):

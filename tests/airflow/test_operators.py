@@ -7,11 +7,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.airflow_tasks import kill_at
 from support.scenes import open_faulty
 
 from lakeops import Settings
-from lakeops.model.errors import BranchMoved, InvalidInput
+from lakeops.model.errors import BranchMoved
 from lakeops.model.ids import Origin
 from lakeops.testing import Faults
 
@@ -125,44 +124,6 @@ def test_mapped_tasks_and_other_runs_have_keys_of_their_own(flights, run, other_
 
 
 # --- killed ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_commit_killed_anywhere_and_run_again_is_one_commit(home, flights, run, first_parents, when):
-    flights.create_branch("dev")
-    killed = 0
-    for effect in range(1, 50):
-        flights.branch("dev").put("a", str(effect).encode())
-        task = f"commit-{effect}"
-        died = kill_at(home, effect, when, lambda task=task: run(commit(task_id=task, message=task)))
-        made = run(commit(task_id=task, message=task), try_number=2)
-        assert first_parents("dev").count(task) == 1
-        assert made["id"] == flights.branch("dev").commit_id
-        assert flights.ref("dev").read("a") == str(effect).encode()
-        assert not list(flights.branch("dev").uncommitted())
-        if not died:
-            break
-        killed += 1
-    assert killed >= 3
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_merge_killed_anywhere_and_run_again_is_one_merge(home, flights, run, first_parents, when):
-    killed = 0
-    for effect in range(1, 50):
-        task = f"merge-{effect}"
-        flights.create_branch("dev", source="main").put("a", task.encode())
-        flights.branch("dev").commit(task)
-        died = kill_at(home, effect, when, lambda task=task: run(merge(task_id=task, message=task)))
-        made = run(merge(task_id=task, message=task), try_number=2)
-        assert first_parents("main").count(task) == 1
-        assert made["reference"] == flights.ref("main").commit_id
-        assert flights.ref("main").read("a") == task.encode()
-        flights.delete_branch("dev")
-        if not died:
-            break
-        killed += 1
-    assert killed >= 1  # a merge that only takes over the other side is one transaction
-
-
 def _shown_import(flights, source):
     found = preview(
         "import",
@@ -343,11 +304,6 @@ def test_what_happens_when_there_is_nothing_to_commit(flights, run):
     assert flights.branch("dev").commit_id == empty["id"]
 
 
-def test_an_unknown_way_to_treat_nothing_is_refused_when_the_dag_is_read():
-    with pytest.raises(InvalidInput, match="on_empty must be one of succeed, skip, fail, commit"):
-        commit(on_empty="ignore")
-
-
 # --- errors ------------------------------------------------------------------------------------------------------
 def test_a_conflict_fails_without_retry_and_lists_every_path(flights, run):
     paths = [f"day={number:02}" for number in range(20)]
@@ -364,17 +320,6 @@ def test_a_conflict_fails_without_retry_and_lists_every_path(flights, run):
     assert str(caught.value).split("All conflicting paths:\n")[1].splitlines() == paths
     assert flights.ref("main").commit_id == head
     assert run(merge(strategy="source-wins"))["summary"] == {"added": 0, "removed": 0, "changed": 20}
-
-
-def test_bad_input_fails_without_retry(flights, run):
-    with pytest.raises(AirflowFailException, match="invalid_name"):
-        run(create(branch="no way"))
-    with pytest.raises(AirflowFailException, match="ref_not_found"):
-        run(create(source="nowhere"))
-    with pytest.raises(AirflowFailException, match="repository_not_found"):
-        run(create(repo="nowhere"))
-    with pytest.raises(AirflowFailException, match="no repository: set repo"):
-        run(create(repo=None))
 
 
 def test_a_transient_error_is_left_to_airflows_retries(flights, run, monkeypatch):

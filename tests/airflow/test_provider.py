@@ -19,7 +19,6 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import Asset
 from support.errors import raising
 
-from lakeops import Lake
 from lakeops.airflow import get_provider_info
 from lakeops.airflow.assets import branch_asset, create_asset
 from lakeops.airflow.hook import LakeopsHook
@@ -265,10 +264,6 @@ def test_reading_a_dag_file_imports_nothing_heavy_and_is_quick(dag_file, home):
     assert not set(HEAVY) & set(modules)
     assert seconds < 1
     assert not home.exists(), "reading a DAG opened a lake"
-
-
-def test_the_lake_of_a_hook_is_the_callers_to_close(home):
-    assert isinstance(LakeopsHook().get_conn(), Lake)
 
 
 # --- the command line --------------------------------------------------------------------------------------------

@@ -149,6 +149,12 @@ def test_what_goes_wrong_publishes_nothing(flights, name, options, failed, kept)
         (branch,) = branches(flights)
         assert branch.startswith(f"{name}:publish:manual__")
         assert flights.ref(branch).read("flights/part-0") == b"fff"
+    if name == "finding":
+        (one,) = flights.ref(f"{branch}@").verdicts()
+        by = f"{name}.publish.complete"
+        assert (one.state, one.findings, one.said_by, one.run) == ("failed", "too few rows", by, run.run_id)
+        with raising("missing_check", "too few rows"):
+            flights.merge(branch, "main")
 
 
 @pytest.mark.parametrize("dropped", [False, True])
@@ -1020,31 +1026,6 @@ def test_a_task_that_is_marked_as_success_is_no_verdict(flights, marked, finding
     for act in (flights.preview_merge, flights.merge):
         with raising("missing_check", f"{name!r} waiting"):
             act(branch, "main")
-
-
-def test_a_check_that_is_run_again_gives_a_new_verdict(flights):
-    wrong = ["amount -1"]
-    with sdk.DAG("again", schedule=None) as dag, WriteAuditPublish(repo="flights", message="Publish") as publish:
-
-        @publish.output("flights/")
-        def flights_(url):
-            write_to(url, "f")
-
-        @publish.check
-        def positive(ref):
-            return wrong
-
-        flights_()
-        positive()
-    ended = known(dag).test()
-    assert states(ended)["publish.positive"] == "failed"
-    (branch,) = branches(flights)
-    found = flights.ref(f"{branch}@").verdicts()
-    assert [(one.state, one.findings, one.said_by, one.run) for one in found] == [
-        ("failed", "amount -1", "again.publish.positive", ended.run_id)
-    ]
-    with raising("missing_check", "amount -1"):
-        flights.merge(branch, "main")
 
 
 def many_checks(name, answers, at_first=lambda: None):

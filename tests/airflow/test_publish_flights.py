@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from example_flights import source
 from example_flights.audit import audit
+from support.dags import known_file, states
 
 from lakeops.model.errors import InvalidInput
 
@@ -59,22 +60,13 @@ def test_the_form_offers_every_damage(publish_flights):
 # --- runs of the DAG ---------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def publish_flights(airflow_database):
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-
-    bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")
-    assert bag.import_errors == {}
-    sync_bag_to_db(bag, "dags-folder", None)
-    return bag.dags["publish_flights"]
-
-
-def _states(run):
-    return {task.task_id: str(task.state) for task in run.get_task_instances()}
+    return known_file(DAG_FILE)["publish_flights"]
 
 
 def test_a_good_day_is_published_and_its_branch_dropped(flights, publish_flights):
     run = publish_flights.test(logical_date=datetime(2013, 1, 4, tzinfo=UTC))
     assert str(run.state) == "success"
-    assert set(_states(run).values()) == {"success"}
+    assert set(states(run).values()) == {"success"}
     assert [entry.path for entry in flights.ref("main").list()] == [
         "flights/day=2013-01-04/part-0.parquet",
         "weather/day=2013-01-04/part-0.parquet",
@@ -103,7 +95,7 @@ def test_a_damaged_day_never_reaches_main_and_stays_to_be_looked_at(flights, pub
     head = flights.ref("main").commit_id
     run = publish_flights.test(run_conf={"day": "2013-01-05", "damage": "unknown-carrier"})
     assert str(run.state) == "failed"
-    assert _states(run) == {
+    assert states(run) == {
         "create_branch": "success",
         "flights": "success",
         "weather": "success",
@@ -123,5 +115,5 @@ def test_a_damaged_day_never_reaches_main_and_stays_to_be_looked_at(flights, pub
 
 def test_a_day_that_does_not_exist_fails_without_retry(flights, publish_flights):
     run = publish_flights.test(run_conf={"day": "2014-01-01"})
-    assert _states(run)["flights"] == "failed"
+    assert states(run)["flights"] == "failed"
     assert [branch.id for branch in flights.branches()] == ["main"], "nothing was written, so nothing is kept"

@@ -68,12 +68,6 @@ def test_a_view_has_the_rows_of_the_tables_files(check, files, numbers, tables):
     assert str(raised.value).endswith(f"n={numbers}")
 
 
-@pytest.mark.parametrize(("files", "reason"), REFUSED.values(), ids=REFUSED)
-def test_a_folder_that_is_no_plain_table_is_refused(check, files, reason):
-    with pytest.raises(LakeopsFailure, match=reason):
-        check(files, "SELECT 1 WHERE false", tables={"t": "t/"})
-
-
 @pytest.mark.parametrize("files", [{}, {"a.jpg": b"1"}], ids=["nothing", "pictures"])
 def test_a_folder_without_a_table_is_not_found(check, files):
     with pytest.raises(LakeopsFailure, match="object_not_found: tables: no Parquet"):
@@ -84,8 +78,9 @@ def test_a_folder_without_a_table_is_not_found(check, files):
 def test_a_query_of_other_folders_goes_on_beside_a_folder_that_is_no_plain_table(check, files, reason):
     others = {"../sales/a.parquet": parquet(1)}
     check({**files, **others}, "SELECT n FROM sales WHERE n < 0")
-    with pytest.raises(LakeopsFailure, match=reason):
-        check({}, "SELECT n FROM t")
+    for tables in ({}, {"tables": {"t": "t/"}}):
+        with pytest.raises(LakeopsFailure, match=reason):
+            check({}, "SELECT n FROM t", **tables)
 
 
 NO_QUERY = {

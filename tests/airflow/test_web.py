@@ -16,6 +16,7 @@ from support.page_addresses import ADDRESSES
 
 from lakeops import Lake
 from lakeops.airflow.compat import KNOWN
+from lakeops.web.page import HEADERS
 
 EVIL = "<script>alert('x')</script>\u202e&\"x"
 
@@ -74,22 +75,7 @@ def history(flights):
     return flights
 
 
-def paths(repo):
-    return [
-        "flights",
-        "flights/ref/main",
-        f"flights/commit/{repo.ref('main').commit_id}",
-        "flights/diff?left=main&right=dev",
-    ]
-
-
 # --- who ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("role", "status"), [(None, 401), ("viewer", 403), ("user", 403), ("op", 200), ("admin", 200)])
-def test_a_page_needs_the_right_to_read_its_connection(history, page, role, status):
-    for path in paths(history):
-        assert page(path, role=role).status_code == status, path
-
-
 def test_a_browsers_session_is_enough(history, page):
     assert page("flights", cookie=True).status_code == 200
 
@@ -117,7 +103,6 @@ def tabled(home):
 def test_every_route_asks_who_looks_and_is_answered_safely(tabled, forms, page, web, monkeypatch):
     """Each route of the application, as each person, with each method: a new route has to join."""
     from lakeops.airflow.pages import build
-    from lakeops.web.page import HEADERS
 
     own = {"/": "/lakeops/", "/_run": "/lakeops/_run?dag=nosuch&run=r"}
     act = {"/{connection_id}/{repository}/act/{kind}": "/lakeops/mine/repo/act/merge"}
@@ -137,7 +122,8 @@ def test_every_route_asks_who_looks_and_is_answered_safely(tabled, forms, page, 
     before = tabled.reflog(), list(tabled.branch("main").uncommitted()), tabled.gc.marks()
     for route, path in addresses.items():
         where = path if route == "/" else path.rstrip("/")
-        for role, statuses in ((None, {401}), ("viewer", {200} if route == "/_run" else {403}), ("admin", {200, 303})):
+        refused, shown = {200} if route == "/_run" else {403}, {200, 303}
+        for role, statuses in {None: {401}, "viewer": refused, "user": refused, "op": shown, "admin": shown}.items():
             asked.clear()
             answer = page(where, role=role)
             assert answer.status_code in statuses, (route, role, answer.text[-600:])
@@ -151,13 +137,6 @@ def test_every_route_asks_who_looks_and_is_answered_safely(tabled, forms, page, 
             assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS, (route, method)
     after = tabled.reflog(), list(tabled.branch("main").uncommitted()), tabled.gc.marks()
     assert after == before
-
-
-def test_looking_changes_nothing(history, page):
-    before = history.reflog(), list(history.branch("dev").uncommitted())
-    for path in paths(history):
-        page(path)
-    assert (history.reflog(), list(history.branch("dev").uncommitted())) == before
 
 
 def test_looking_for_a_lake_makes_none(home, page):
@@ -188,12 +167,6 @@ def test_the_first_page_lists_the_connections_that_one_may_read(history, page, m
     assert 'href="/lakeops/mine"' in text
     assert 'href="/lakeops/lakeops_default"' in text
     assert "other" not in text.partition("<tbody>")[2]
-    assert page("/lakeops/", role="viewer").status_code == 403
-    monkeypatch.setattr(
-        "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager.is_authorized_connection",
-        lambda _self, *, method, user, details=None: details is None or details.conn_id != "mine",
-    )
-    assert "/lakeops/mine" not in page("/lakeops/").text
 
 
 def test_a_commit_leads_to_the_task_that_made_it(history, page):
@@ -236,25 +209,12 @@ def test_links_between_pages_lead_to_pages(history, forms, page):
         seen.add(address)
         answer = page(html.unescape(address))
         assert answer.status_code == 200, address
+        for bad in ("<script>alert", "\u202e", 'href="javascript'):
+            assert bad not in answer.text, address
         found = set(re.findall(r'href="(/lakeops/mine[^"]*|/lakeops/)"', answer.text))
         waiting += found - seen - set(waiting)
     assert len(seen) > 20
     assert {"/lakeops/", "/lakeops/mine"} <= seen
-
-
-def test_whatever_a_repository_holds_is_text(history, page):
-    head = history.ref("main").commit_id
-    for path in ("flights/ref/main", f"flights/commit/{head}", "flights/diff?left=main~1&right=main&two_way=true"):
-        answer = page(path)
-        assert "<script>alert" not in answer.text
-        assert "\u202e" not in answer.text
-        assert "&lt;script&gt;" in answer.text
-        assert "default-src 'none'" in answer.headers["content-security-policy"]
-        assert answer.headers["x-content-type-options"] == "nosniff"
-    shown = page(f"flights/commit/{head}").text
-    assert 'href="https://airflow.example/x"' in shown
-    assert "javascript:alert(1)" in shown
-    assert 'href="javascript' not in shown
 
 
 @pytest.mark.parametrize(
@@ -293,7 +253,11 @@ def test_what_cannot_be_shown_is_said(history, page, monkeypatch, path, connecti
         "/mine/flights/ref/%FF%00",
         "/mine/flights/act/%00",
         f"/{'x' * 4000}/{'y' * 4000}",
+        "/mine/flights/diff?left=main",
         "/mine/flights/diff?left=main&left=dev&right=dev&two_way=%00",
+        "/mine/flights/ref/ma..in",
+        "/mine/nosuch",
+        "/mine/a/b/c/d",
         "/mine/flights/gc?mark=%00&mark[]=1",
     ],
 )
@@ -302,6 +266,8 @@ def test_odd_addresses_are_answered_by_pages(history, forms, page, path, role):
     if answer.status_code in {303, 307}:
         assert answer.headers["location"].endswith("/lakeops/")
         return
+    if path:  # without its slash it is a page of Airflow's
+        assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
     assert answer.status_code in {200, 400, 401, 403, 404}, answer.text[-500:]
     assert answer.headers["content-type"].startswith("text/html")
     assert "</html>" in answer.text
@@ -314,15 +280,6 @@ def test_what_no_database_can_look_for_is_not_asked(history, page, path, status)
     answer = page(f"/lakeops{path}")
     assert answer.status_code == status
     assert "</html>" in answer.text
-
-
-@pytest.mark.parametrize("path", ["flights", "nosuch", "flights/ref/ma..in", "flights/diff?left=main", "a/b/c/d"])
-@pytest.mark.parametrize("role", ["admin", None])
-def test_every_answer_has_the_headers(history, page, path, role):
-    from lakeops.web.page import HEADERS
-
-    answer = page(path, role=role)
-    assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
 
 
 def test_a_page_makes_no_catalog(page, tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from lakeops.model.sanitising import masked
 from lakeops.settings import Settings
 from lakeops.store.disk_cache import DiskCache
 from lakeops.store.local import LocalStore
@@ -170,23 +169,6 @@ def test_an_engine_that_is_not_installed_is_a_problem(run, home, monkeypatch):
     result = run("doctor", "--json")
     assert result.exit_code == 1
     assert "PySpark is not installed" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("sqlite:////a/b.db", "sqlite:////a/b.db"),
-        ("postgresql://host/name", "postgresql://host/name"),
-        ("postgresql://ada@host/name", "postgresql://ada@host/name"),
-        ("postgresql://ada:p@host/name", "postgresql://ada:***@host/name"),
-        ("postgresql://ada:p@ss@host/name", "postgresql://ada:***@host/name"),
-        ("postgresql://:p@host", "postgresql://:***@host"),
-        ("postgresql://host/name?password=p", "postgresql://host/name?password=***"),
-        ("a/plain:path@x", "a/plain:path@x"),
-    ],
-)
-def test_masked(url, shown):
-    assert masked(url) == shown
 
 
 def test_the_disk_cache(run, home, monkeypatch, tmp_path):

@@ -53,18 +53,10 @@ def test_every_rule_is_shown(run, flights):
     assert run.ok("gc", "rules", "get", "lakefs://flights") == shown.partition("\n")[2]
 
 
-@pytest.mark.parametrize(
-    ("rules", "kind", "words"),
-    [
-        ("{", "invalid_rules", "not JSON"),
-        ({"default_retention_days": -1}, "invalid_rules", "this should be greater than or equal to 0"),
-        (RULES | {"branches": [{"branch_id": "mian", "retention_days": 1}]}, "invalid_rules", "'mian'"),
-    ],
-)
-def test_bad_rules_are_refused(run, flights, rules_file, rules, kind, words):
-    error = run.error("gc", "rules", "set", "lakefs://flights", rules_file(rules))
-    assert (error["kind"], error["exit_code"]) == (kind, 2)
-    assert words in error["message"]
+def test_bad_rules_are_refused(run, flights, rules_file):
+    error = run.error("gc", "rules", "set", "lakefs://flights", rules_file("{"))
+    assert (error["kind"], error["exit_code"]) == ("invalid_rules", 2)
+    assert "not JSON" in error["message"]
 
 
 def test_a_file_that_cannot_be_read_is_named(run, flights, tmp_path):

@@ -35,12 +35,6 @@ def test_it_copies_what_is_missing(run, args, flights, there):
     assert run.ok(*args) == f"0 objects copied (0 B), {count} present\n"
 
 
-def test_json(run, args):
-    document = run.json(*args)
-    assert set(document) == {"copied", "copied_bytes", "present", "replaced", "vanished", "extra", "deleted"}
-    assert document["copied"] > 5
-
-
 def test_what_is_extra_is_told_and_deleted_when_asked(run, args, there):
     run.ok(*args)
     there.put("data/2026010100/extra", b"x")

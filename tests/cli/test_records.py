@@ -284,18 +284,7 @@ def test_metadata_keeps_line_ends(run, flights):
 
 
 def test_an_idempotency_key_gives_the_same_commit(run, flights):
-    args = (
-        "commit",
-        "lakefs://flights/dev",
-        "-m",
-        "once",
-        "--meta",
-        "a=1",
-        "--meta",
-        "b=x=y",
-        "--idempotency-key",
-        "k",
-    )
+    args = ("commit", f"{R}/dev", "-m", "once", "--meta", "a=1", "--meta", "b=x=y", "--idempotency-key", "k")
     first = run.json(*args)
     assert first["metadata"] == {"a": "1", "b": "x=y"}
     assert run.json(*args)["id"] == first["id"]

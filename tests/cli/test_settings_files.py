@@ -203,8 +203,3 @@ def test_the_command_line_names_an_engine(run, monkeypatch, engine: str) -> None
     monkeypatch.delenv("LAKEOPS_ENGINE")
     run.json("--engine", engine, "config", "show")
     assert "LAKEOPS_ENGINE" not in os.environ
-
-
-def test_a_committer_that_mirrors_refuse_is_an_error() -> None:
-    with pytest.raises(InvalidInput, match="committer"):
-        Settings.load(committer="é" * 2049)

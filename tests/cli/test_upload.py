@@ -114,21 +114,12 @@ def test_an_empty_file(run, flights):
     assert run.json("fs", "upload", "-s", "_SUCCESS", f"{R}/dev/raw/")["size_bytes"] == 0
 
 
-@pytest.mark.parametrize("target", ["copy", "copy/"])
-def test_a_folder(run, flights, tree, target):
+@pytest.mark.parametrize(("target", "folder"), [("copy", "copy/"), ("copy/", "copy/"), ("", "")])
+def test_a_folder(run, flights, tree, target, folder):
     records = run.json("fs", "upload", "-s", "tree", f"{R}/dev/{target}", "--recursive", "--parallelism", "3")
-    assert [record["path"] for record in records] == [
-        "copy/.hidden",
-        "copy/a.txt",
-        "copy/sub/b.txt",
-        "copy/sub/deep/c.txt",
-    ]
-    assert flights.branch("dev").read("copy/sub/deep/c.txt") == b"sub/deep/c.txt"
-
-
-def test_a_folder_to_the_top(run, flights, tree):
-    run.ok("fs", "upload", "-s", "tree/", f"{R}/dev/", "-r")
-    assert "sub/b.txt" in uncommitted(flights)
+    names = [".hidden", "a.txt", "sub/b.txt", "sub/deep/c.txt"]
+    assert [record["path"] for record in records] == [folder + name for name in names]
+    assert flights.branch("dev").read(f"{folder}sub/deep/c.txt") == b"sub/deep/c.txt"
 
 
 def test_an_empty_folder(run, flights):

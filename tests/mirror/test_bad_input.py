@@ -14,7 +14,6 @@ from lakeops.catalog.tables import COMMIT
 from lakeops.model.errors import (
     AlreadyExists,
     CatalogError,
-    Corrupted,
     InvalidInput,
     NamespaceTaken,
     NotAMirror,
@@ -195,20 +194,6 @@ def test_an_object_of_another_size_is_named_and_nothing_is_shown(pair):
     pair.store.put(address, b"right")
     assert pair.mirror.sync()["main"].promoted == made.id
     assert pair.mirror.status()["main"].error is None
-
-
-@pytest.mark.parametrize("prefix", [layout.RANGES, layout.METARANGES])
-def test_damaged_metadata_is_named_and_nothing_is_shown(pair, prefix):
-    first = pair.head()
-    made = pair.arrived(a="1")
-    [item] = pair.store.list(prefix)
-    data = pair.store.get(item.key)
-    pair.store.put(item.key, data[:-1] + b"!")
-    with pytest.raises(Corrupted, match=item.key.rpartition("/")[2]):
-        pair.mirror.sync()
-    assert pair.head() == first
-    pair.store.put(item.key, data)
-    assert pair.mirror.sync()["main"].promoted == made.id
 
 
 def test_a_namespace_that_is_another_repositorys_is_said_to_be(pair):

@@ -11,7 +11,7 @@ from support.mirrors import check_whole, open_pair, replicator
 
 from lakeops import Lake
 from lakeops.fs import LakeopsFileSystem
-from lakeops.model.errors import Corrupted, FileMissing, MirrorOvertaken
+from lakeops.model.errors import Corrupted, FileMissing
 from lakeops.model.mirrors import RefName
 from lakeops.model.records import RefKind
 from lakeops.store import layout
@@ -330,18 +330,3 @@ def test_heads_that_were_read_before_another_pass_do_not_take_the_mirror_back(pa
     pair.faults.revive()
     assert pair.head() == pair.repo.branch("main").commit_id != one.id
     assert one.id not in [move.new for move in pair.mirror.reflog("main")]
-
-
-def test_a_late_promotion_of_an_older_wait_is_refused(pair):
-    pair.commit(a="1")
-    pair.mirror.sync()
-    [waiting] = pair.there.catalog.mirrors.mirror_state("flights").refs
-    pair.commit(a="2")
-    pair.mirror.sync()
-    pair.there.catalog.mirrors.give_up_candidate("flights", MAIN, waiting.ticket)
-    late = pair.there.catalog.mirrors.promote(
-        "flights", MAIN, waiting.ticket, waiting.candidate or "", token="t", actor="tester"
-    )
-    assert late is None
-    with pytest.raises(MirrorOvertaken):
-        pair.there.catalog.mirrors.observe_source("flights", {MAIN: waiting.source_head}, since=0, actor="tester")

@@ -225,6 +225,7 @@ def test_a_read_only_repository_refuses_every_change(lake, seeded):
         lambda: seeded.create_tag("v2", "main"),
         lambda: seeded.delete_tag("v1"),
         lambda: seeded.update_metadata({"k": "v"}),
+        lambda: seeded.gc.set_rules({"default_retention_days": 1}),
     ):
         with raising("read_only_repository", "repo"):
             call()

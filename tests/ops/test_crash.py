@@ -82,12 +82,6 @@ def test_killed_where_metaranges_have_leaves_and_run_again(name, tmp_path):
         kill(scene, rewind, effect, "after")
 
 
-@pytest.mark.slow
-def test_killed_before_every_effect_and_run_again(scene, rewind):
-    for effect in range(2, effects_of(scene, rewind()) + 1):
-        kill(scene, rewind, effect, "before")
-
-
 def kill(scene, rewind, effect, when):
     home = rewind()
     faults = Faults()

@@ -41,12 +41,6 @@ def test_an_unknown_tag_is_refused_and_a_pattern_never(repo):
     assert repo.gc.set_rules(rules) == rules
 
 
-def test_a_read_only_repository_takes_no_rules(repo):
-    repo.set_read_only()
-    with raising("read_only_repository"):
-        repo.gc.set_rules(RULES)
-
-
 def test_live_commits_follow_rules_and_clock(repo, fill, clock):
     first = repo.ref("main").commit.id
     one = fill(repo, "main", a="1")

@@ -119,14 +119,6 @@ def test_a_branch_at_an_expired_commit_is_set_right(repo, main):
     assert "branch_target_expired" not in {finding.kind for finding in repo.fsck()}
 
 
-def test_a_key_does_not_move_a_branch_back_again(repo, main):
-    moved = main.move("main~1", force=True, idempotency_key="k")
-    main.put("after", b"1")
-    later = main.commit("after").id
-    assert main.move("main~1", force=True, idempotency_key="k") == moved
-    assert main.commit_id == later
-
-
 def test_tags_move_and_come_back(repo, main):
     old = repo.create_tag("v1", "main~1").commit_id
     assert repo.move_tag("v1", "main").commit_id == main.commit_id == repo.tag("v1").commit_id

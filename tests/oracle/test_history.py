@@ -208,11 +208,6 @@ def test_equal_nodes_stay_apart(git):
     assert git.import_dag([Node(())]) != git.import_dag([Node(())])
 
 
-def test_criss_cross_has_two_merge_bases(git):
-    _, a, b, x, y = git.import_dag([Node(()), Node((0,)), Node((0,)), Node((1, 2)), Node((2, 1))])
-    assert git.merge_base_all(x, y) == {a, b}
-
-
 def test_merges_whole_files_by_path(git):
     base = {"same": "1", "ours": "1", "theirs": "1", "both": "1", "alike": "1", "gone/ours": "1", "gone/theirs": "1"}
     ours = {"same": "1", "ours": "2", "theirs": "1", "both": "2", "alike": "2", "gone/theirs": "1", "new": "1"}

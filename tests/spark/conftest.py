@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from services.spark import SPARK_CONF, Cluster, cluster
@@ -26,6 +27,19 @@ def spark(tmp_path_factory) -> Iterator[SparkEngine]:
     assert engine.cores == 2
     yield engine
     engine.close()
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkEngine) -> Any:
+    """The engine's own session, which knows ``spark.read.format("lakeops")``."""
+    from pyspark.sql import SparkSession
+
+    import lakeops.spark
+
+    assert spark.ready
+    found = SparkSession.builder.getOrCreate()
+    lakeops.spark.register(found)
+    return found
 
 
 @pytest.fixture(scope="module")

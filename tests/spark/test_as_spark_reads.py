@@ -23,7 +23,6 @@ from pyspark.sql.types import DataType, StructType
 
 import lakeops.spark
 from lakeops import Branch, Lake, Settings
-from lakeops.engine.spark.engine import SparkEngine
 from lakeops.model.errors import LakeopsError
 
 pytestmark = [
@@ -65,14 +64,6 @@ FOLDERS: dict[str, list[str]] = {
     "timestamp": ["2024-01-01 00:00:00", "2024-03-31 02:30:00"],
 }
 ODD_FOLDERS = ["1e5", "1d", "NaN", "+5", "%C3%A9", "%zz", "9" * 39, "1.", ".5", "2.50e2", "2024-01-01 10:00:00.50"]
-
-
-@pytest.fixture(scope="module")
-def session(spark: SparkEngine) -> SparkSession:
-    assert spark.ready
-    found = SparkSession.builder.getOrCreate()
-    lakeops.spark.register(found)
-    return found
 
 
 @pytest.fixture

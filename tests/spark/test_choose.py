@@ -117,10 +117,6 @@ def test_without_a_master_and_a_session_work_stays_here(monkeypatch):
     assert chosen(1_000_000, SparkEngine()) == "in process"
 
 
-def test_a_machine_as_big_as_the_cluster_keeps_its_work():
-    assert chosen(1_000_000, ready(16), cores=16) == "in process"
-
-
 def test_estimates_grow_with_the_work_and_shrink_with_cores():
     assert ready(100).estimate(60, 2) < ready(10).estimate(60, 2) < ready(10).estimate(120, 2)
     assert SparkEngine("spark://somewhere:7077").estimate(1_000, 2) == pytest.approx(7.55)

@@ -62,6 +62,13 @@ def source(tmp_path) -> str:
     return (tmp_path / "source").as_uri()
 
 
+@pytest.fixture
+def expected(tmp_path) -> str:
+    """The id of the second commit of a repository, made in process."""
+    with lake(tmp_path / "local", "local") as opened:
+        return prepared(opened, 500, SMALL).branch("main").commit("second").id
+
+
 def history(opened: Lake, source: str) -> list[str]:
     """A repository with commits, an import and merges; its log."""
     repo = opened.create_repository("repo", split=SMALL)
@@ -113,11 +120,9 @@ with lake(Path(sys.argv[1]), "spark") as opened:
 """
 
 
-def test_a_killed_driver_publishes_nothing_and_the_next_one_all(master, tmp_path):
+def test_a_killed_driver_publishes_nothing_and_the_next_one_all(master, expected, tmp_path):
     """Its workers are in the middle of their tasks. The application that holds the cluster's cores ends first."""
     master.have(2)
-    with lake(tmp_path / "local", "local") as opened:
-        expected = prepared(opened, 500, SMALL).branch("main").commit("second").id
     home = tmp_path / "spark"
     with lake(home, "local") as opened:
         repo = prepared(opened, 500, SMALL)
@@ -148,9 +153,7 @@ def test_commits_imports_and_merges_are_those_of_a_process(distributed, master, 
     assert [app["state"] for app in master.state()["activeapps"]] == ["RUNNING"]
 
 
-def test_a_twin_of_a_slow_task_changes_nothing(distributed, tmp_path, monkeypatch):
-    with lake(tmp_path / "local", "local") as opened:
-        expected = prepared(opened, 500, SMALL).branch("main").commit("second").id
+def test_a_twin_of_a_slow_task_changes_nothing(distributed, expected, tmp_path, monkeypatch):
     with lake(tmp_path / "spark", "spark") as opened:
         repo = prepared(opened, 500, SMALL)
         monkeypatch.setattr("lakeops.ranges.apply.run_task", slow_first_try)
@@ -158,9 +161,7 @@ def test_a_twin_of_a_slow_task_changes_nothing(distributed, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("work", [out_of_memory_at_first, killed_at_first])
-def test_a_worker_out_of_memory_changes_nothing(distributed, tmp_path, monkeypatch, work):
-    with lake(tmp_path / "local", "local") as opened:
-        expected = prepared(opened, 500, SMALL).branch("main").commit("second").id
+def test_a_worker_out_of_memory_changes_nothing(distributed, expected, tmp_path, monkeypatch, work):
     with lake(tmp_path / "spark", "spark") as opened:
         repo = prepared(opened, 500, SMALL)
         monkeypatch.setattr("lakeops.ranges.apply.run_task", work)
@@ -224,10 +225,8 @@ def test_a_twin_of_a_join_changes_nothing(distributed, store, monkeypatch):
     assert [item.key for item in store.list(RANGES)] == files
 
 
-def test_a_killed_worker_and_its_executor_change_nothing(distributed: SparkEngine, master, tmp_path, monkeypatch):
+def test_a_killed_worker_and_its_executor_change_nothing(distributed, expected, master, tmp_path, monkeypatch):
     master.have(2)
-    with lake(tmp_path / "local", "local") as opened:
-        expected = prepared(opened, 500, SMALL).branch("main").commit("second").id
     with lake(tmp_path / "spark", "spark") as opened, ThreadPoolExecutor(1) as pool:
         repo = prepared(opened, 500, SMALL)
         monkeypatch.setattr("lakeops.ranges.apply.run_task", held_rewrite)

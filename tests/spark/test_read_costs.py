@@ -12,19 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lakeops.spark
 from lakeops import Lake, Settings
-from lakeops.engine.spark.engine import SparkEngine
 from lakeops.model.clock import Ids
 from lakeops.testing import Faults, open_faulty
 
 pytestmark = pytest.mark.spark
 
 FEW, MANY = 40, 80
-
-
-@pytest.fixture(scope="module")
-def session(spark: SparkEngine) -> SparkSession:
-    assert spark.ready
-    return SparkSession.builder.getOrCreate()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from pathlib import Path
 
@@ -240,7 +239,3 @@ def test_progress_and_groups(spark, store):
     assert touched == len(np.unique(base.route(changes["path"])))
     assert (spark.group(0), spark.group(1), spark.group(6), spark.group(7)) == (1, 1, 1, 2)
     assert spark.group(100_000) == 256
-
-
-def test_tasks_and_results_are_plain_data(spark, store):
-    assert pickle.loads(pickle.dumps(store)).url == store.url

@@ -21,21 +21,12 @@ from support.spark_work import failing_rows
 
 import lakeops.spark
 from lakeops import Lake, Repository, Settings
-from lakeops.engine.spark.engine import SparkEngine
 from lakeops.model import errors
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # files that libraries leave open
 ]
-
-
-@pytest.fixture(scope="module")
-def session(spark: SparkEngine) -> SparkSession:
-    assert spark.ready
-    found = SparkSession.builder.getOrCreate()
-    lakeops.spark.register(found)
-    return found
 
 
 @pytest.fixture

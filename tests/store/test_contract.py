@@ -269,11 +269,6 @@ def test_list_goes_on_over_pages_of_a_bucket(s3, on_event):
     assert keys(store, after=names[10]) == names[11:]
 
 
-def test_list_of_nothing(store):
-    assert keys(store) == []
-    assert keys(store, "data/") == []
-
-
 def test_list_refuses_lone_surrogates(store):
     for arguments in (("\ud800",), ("", "\ud800")):
         with pytest.raises(InvalidPath):

@@ -14,9 +14,12 @@ def known(dag: Any) -> Any:
     return dag
 
 
-def known_file(path: Path) -> None:
-    """Write the DAGs of a file to Airflow's database."""
-    _store(_bag(str(path)))
+def known_file(path: Path) -> dict[str, Any]:
+    """The DAGs of a file by their ids, written to Airflow's database."""
+    bag = _bag(str(path))
+    assert bag.import_errors == {}
+    _store(bag)
+    return dict(bag.dags)
 
 
 def _bag(folder: str, **options: Any) -> Any:

@@ -4,6 +4,7 @@ Between two questions ``meanwhile`` is called in place of any wait, so a test sa
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -89,7 +90,7 @@ class Waiting:
         return "poke" if self.form == "deferrable" else self.form
 
     def _resume(self, sensor: Any, deferred: TaskDeferred) -> Any:
-        path, kwargs = deferred.trigger.serialize()
+        path, kwargs = json.loads(json.dumps(deferred.trigger.serialize()))  # as it travels to the triggerer
         trigger = import_string(path)(**kwargs)
         assert trigger.serialize() == (path, kwargs)
         try:

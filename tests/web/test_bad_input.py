@@ -120,12 +120,6 @@ def test_every_route_is_in_the_tables():
     assert routes == list(ADDRESSES) == list(QUERIES)
 
 
-def test_all_is_well_before_anything_is_done(lake):
-    with asking(lake) as ask:
-        for path in ADDRESSES.values():
-            is_well(ask(path))
-
-
 @pytest.mark.parametrize(
     ("name", "status", "words"),
     [("nosuch", 404, "no repository 'nosuch'"), ("NO", 404, "There is no page"), ("a" * 5000, 404, "repository")],

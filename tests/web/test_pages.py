@@ -11,7 +11,6 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.catalogs import expire_commits
 from support.rewinding import Rewinding
 
 pytest.importorskip("starlette")
@@ -112,13 +111,6 @@ def test_every_link_leads_to_a_page(flights, ask):
     assert len(seen) > 40
     for view in ("/tags", "/tree/", "/object/", "/uncommitted/", "/diff", "/gc", "/mirror", "/audit", "/commit/"):
         assert any(view in at for at in seen), view
-
-
-def test_looking_changes_nothing(flights, lake, ask):
-    before = flights.reflog(), list(flights.branch("dev").uncommitted()), list(lake.audit())
-    for path in ("/", "/flights", "/flights/ref/dev", "/flights/uncommitted/dev", "/flights/gc", "/flights/mirror"):
-        ask(path)
-    assert (flights.reflog(), list(flights.branch("dev").uncommitted()), list(lake.audit())) == before
 
 
 def test_branches_say_how_far_they_are_from_the_default_one(flights, ask):
@@ -649,16 +641,6 @@ def test_what_cannot_be_shown_is_said_on_a_page(flights, ask, path, status, mess
     assert "</html>" in answer.text
     assert '<a class="button" href="/' in answer.text, "there is a way on"
     assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
-
-
-def test_an_expired_commit_is_gone(flights, lake, ask):
-    lost = flights.branch("dev").commit_id
-    flights.delete_branch("dev")
-    expire_commits(lake.catalog, "flights", [lost])
-    record = ask(f"/flights/commit/{lost}")
-    assert record.status_code == 200, "what the commit was is still known"
-    assert "is expired" in record.text
-    assert ask(f"/flights/diff?left=main&right={lost}&two_way=true").status_code == 410
 
 
 def test_an_error_that_nobody_expected_says_nothing_of_the_inside(flights, lake, monkeypatch):
