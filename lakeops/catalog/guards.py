@@ -111,6 +111,13 @@ def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = F
     return repository_found(conn, row, repository_id)
 
 
+def lock_writable(conn: Connection, repository_id: str, *, exclusive: bool = False, **change: str) -> AnyRow:
+    """``lock_repository``, and then ``check_writable`` for the change."""
+    repository = lock_repository(conn, repository_id, exclusive=exclusive)
+    check_writable(conn, repository, **change)
+    return repository
+
+
 def _lock(conn: Connection, query: Lookup, locking: Select[Any], where: dict[str, str]) -> AnyRow | None:
     if conn.dialect.name == "sqlite":
         return query.one(conn, where)
