@@ -25,17 +25,8 @@ from fsspec.core import get_compression
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 from fsspec.transaction import Transaction
 
+from lakeops.model import errors
 from lakeops.model.clock import stopwatch
-from lakeops.model.errors import (
-    FileMissing,
-    InvalidInput,
-    InvalidPath,
-    NotAsSeen,
-    NotFound,
-    ObjectNotFound,
-    PathTaken,
-    PreconditionFailed,
-)
 from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES, connection_in
 from lakeops.model.records import CommonPrefix, Entry, is_marker
 from lakeops.model.sanitising import excerpt
@@ -121,7 +112,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         for name in sorted({*options} - _FSSPEC_OPTIONS):
             near = get_close_matches(name, _OPTIONS, 1)
             advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_OPTIONS)} and those of fsspec"
-            raise InvalidInput(f"lakefs:// has no option {name!r}; {advice}")
+            raise errors.InvalidInput(f"lakefs:// has no option {name!r}; {advice}")
         super().__init__(**options)
         from lakeops.settings import LakeAddress
 
@@ -131,7 +122,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if lake is None:
             self._address = LakeAddress.of(conn_id, home=home, database_url=database_url)
         elif conn_id or home or database_url:
-            raise InvalidInput("the lake is named twice: give lake, or conn_id, or home or database_url")
+            raise errors.InvalidInput("the lake is named twice: give lake, or conn_id, or home or database_url")
         else:
             self._address = LakeAddress()
         self.conn_id = self._address.connection
@@ -172,7 +163,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         for one in path if isinstance(path, list) else [path]:
             named = connection_in(one)
             if named and named != self.conn_id:
-                raise InvalidInput(
+                raise errors.InvalidInput(
                     f"{one!r} is in the lake of connection {named!r}, and this filesystem is of another one; open it "
                     f"with fsspec.filesystem('lakefs', conn_id={named!r})",
                     kind="invalid_uri",
@@ -192,7 +183,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             if not key:
                 cached.handle.commit_id  # noqa: B018 - raises when there is no such ref
                 return _directory(f"{repository}/{ref}")
-            with suppress(ObjectNotFound):
+            with suppress(errors.ObjectNotFound):
                 return _file(repository, ref, cached.stat(key))
             name = f"{repository}/{ref}/{key}"
             if name in self._made or next(iter(cached.handle.list(key + "/")), None) is not None:
@@ -212,7 +203,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def _type(self, path: str) -> str:
         try:
             return str(self.info(path)["type"])
-        except (FileNotFoundError, InvalidInput) as error:
+        except (FileNotFoundError, errors.InvalidInput) as error:
             if getattr(error, "kind", "") not in {"", "invalid_path", "invalid_ref"}:
                 raise
         return ""  # also for a pattern
@@ -312,7 +303,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         With ``found`` source and target are appended to it, and nothing is downloaded.
         """
         if isinstance(lpath, str | os.PathLike) and is_clone_state(os.fspath(lpath)):
-            raise InvalidPath(f"nothing was written: clones keep their own files at {excerpt(os.fspath(lpath))}")
+            raise errors.InvalidPath(f"nothing was written: clones keep their own files at {excerpt(os.fspath(lpath))}")
         if found is not None:
             found.append((rpath, lpath))
             return
@@ -357,7 +348,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 names = ("metadata", "content_type")
                 for option in options.keys() - names:  # others are those of other file systems
                     if near := get_close_matches(option.lower(), names, 1):
-                        raise InvalidInput(f"open has no option {option!r}; did you mean {near[0]!r}?")
+                        raise errors.InvalidInput(f"open has no option {option!r}; did you mean {near[0]!r}?")
                 branch = self.lake.repository(repository).branch(ref)
                 before = branch.stat(key) if mode != "wb" and branch.exists(key) else None
                 if before and mode == "xb":  # raised before anything is written
@@ -448,10 +439,10 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         found: list[tuple[str, str]] = []
         try:
             super().get(*pairs, recursive, maxdepth=maxdepth, found=found, **options)
-        except InvalidInput:
+        except errors.InvalidInput:
             raise
         except ValueError as error:  # a name with '..'
-            raise InvalidPath(f"{error}; nothing was written") from error
+            raise errors.InvalidPath(f"{error}; nothing was written") from error
         files = [(source, target) for source, target in found if self.isfile(source)]
         _check_distinct(files)
         if isinstance(lpath, str):
@@ -527,7 +518,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             self._copy_entry(*copied)
         for path, _, entry, _ in moved:
             repository, ref, _ = self._split(path)
-            with self._os_errors(path), suppress(ObjectNotFound, NotAsSeen):
+            with self._os_errors(path), suppress(errors.ObjectNotFound, errors.NotAsSeen):
                 self.lake.repository(repository).branch(ref).delete(entry.path, seen=entry)
         for one in path1 if isinstance(path1, list) else [path1]:
             self._forget_made(one)
@@ -543,7 +534,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             raise OSError(f"{path} is not empty")
         self._forget_made(path)
         if self.isdir(path):  # by its marker
-            with self._os_errors(path), suppress(ObjectNotFound):
+            with self._os_errors(path), suppress(errors.ObjectNotFound):
                 repository, ref, key = self._split(path)
                 self.lake.repository(repository).branch(ref).delete(key + "/")
 
@@ -556,11 +547,11 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         """Translate errors to ``OSError``. The message about a missing object names the lake."""
         try:
             yield
-        except NotFound as error:
+        except errors.NotFound as error:
             raise FileNotFoundError(f"{path}: {error.message} ({self._describe_lake()})") from error
-        except (PathTaken, NotAsSeen) as error:
+        except (errors.PathTaken, errors.NotAsSeen) as error:
             raise FileExistsError(f"{path}: {error.message}") from error
-        except PreconditionFailed as error:
+        except errors.PreconditionFailed as error:
             raise PermissionError(f"{path}: {error.message}") from error
 
     def _describe_lake(self) -> str:
@@ -570,7 +561,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         repository, _, rest = self._strip_protocol(path).partition("/")
         ref, _, key = rest.partition("/")
         if not repository:
-            raise InvalidInput(f"{path!r} names no repository; write lakefs://REPO/REF/PATH", kind="invalid_uri")
+            raise errors.InvalidInput(f"{path!r} names no repository; write lakefs://REPO/REF/PATH", kind="invalid_uri")
         return repository, ref, key
 
 
@@ -650,7 +641,7 @@ class RefCache:
         entry = self.stat(key)
         try:
             file = self.handle.open_entry(entry, verify=verify)
-        except FileMissing:
+        except errors.FileMissing:
             file = self.handle.open_entry(self._remember(self.handle.stat(key)), verify=verify)
         if isinstance(file, SmallObject) and file.size <= self._room:
             self._room -= file.size
@@ -686,7 +677,7 @@ class RefCache:
         if isinstance(item, Entry) and is_marker(item):
             item = CommonPrefix(item.path)
         if f"/{item.path}".find("//") >= 0 or (isinstance(item, Entry) and item.path.endswith("/")):
-            raise InvalidPath(
+            raise errors.InvalidPath(
                 f"{excerpt(item.path)} has an empty part, so it cannot be listed as a file; read it by its path, or "
                 "rename it with `lakeops fs mv`"
             )

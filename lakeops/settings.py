@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 
 from lakeops.model.clock import LONGEST
-from lakeops.model.errors import InvalidInput, LakeopsError, NotFound
+from lakeops.model.errors import InvalidInput, NotFound, invalid_settings, unsupported
 from lakeops.model.ids import MAX_COMMITTER_BYTES, check_text
 from lakeops.model.names import DEFAULT_CONN_ID, given_place
 from lakeops.model.records import Credentials
@@ -48,7 +48,6 @@ ENVIRONMENT = "environment"
 _OTHERS = {CONFIG, "LAKEOPS_DEBUG", "LAKEOPS_JAVA_RUNTIME", "LAKEOPS_DB_PASSWORD"}
 """Environment variables of lakeops, its Java launcher and its compose file that are no settings."""
 _TESTS = "LAKEOPS_TEST_"
-unusable = partial(InvalidInput, kind="invalid_settings")
 
 
 def _user() -> str:
@@ -139,12 +138,12 @@ class Settings(BaseModel):
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"])
-            raise unusable(f"setting {name!r} (LAKEOPS_{name.upper()}): {first['msg']}") from None
+            raise invalid_settings(f"setting {name!r} (LAKEOPS_{name.upper()}): {first['msg']}") from None
         except InvalidInput:  # a ValueError too
             raise
         except (ValueError, OSError) as error:
             # What a parser says may repeat a value, and a value may be a password.
-            raise unusable(f"cannot read settings ({type(error).__name__})") from None
+            raise invalid_settings(f"cannot read settings ({type(error).__name__})") from None
 
     @property
     def credentials(self) -> Credentials | None:
@@ -196,7 +195,7 @@ class LakeAddress:
         Raises ``InvalidInput`` for a connection beside another address.
         """
         if connection and (home or database_url):
-            raise unusable(
+            raise invalid_settings(
                 f"the lake is named twice, by connection {excerpt(connection)} and by home or database_url; give one"
             )
         return cls(connection or (None if home or database_url else _default_connection()), home, database_url)
@@ -217,10 +216,7 @@ class LakeAddress:
 
     def _hook(self) -> Any:  # noqa: ANN401 - imported by name: only Airflow knows its connections, and it stays above
         if find_spec("airflow") is None:
-            raise LakeopsError(
-                f"{excerpt(self.connection)} is a connection of Airflow, which is not installed here",
-                kind="unsupported",
-            )
+            raise unsupported(f"{excerpt(self.connection)} is a connection of Airflow, which is not installed here")
         return import_module("lakeops.airflow.hook").LakeopsHook(self.connection)
 
     def describe(self, shown: str) -> str:
@@ -282,7 +278,7 @@ def _files() -> Iterator[Path]:
         # Unlike those of Path, these raise nothing for what cannot be a name.
         file = Path(os.path.expanduser(named))  # noqa: PTH111
         if not os.path.isfile(file):  # noqa: PTH113
-            raise unusable(f"{CONFIG} names {named!r}, and there is no such file")
+            raise invalid_settings(f"{CONFIG} names {named!r}, and there is no such file")
         yield file
         return
     for file in (Path.cwd() / FILE, Path.cwd() / PROJECT_FILE):
@@ -300,14 +296,14 @@ def parsed(file: Path) -> dict[str, Any]:
     try:
         found: Any = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise unusable(f"settings file {str(file)!r} cannot be read: {error.strerror}") from None
+        raise invalid_settings(f"settings file {str(file)!r} cannot be read: {error.strerror}") from None
     except ValueError as error:
         place = re.search(r"at (line \d+, column \d+|end of document)", str(error))
-        raise unusable(f"settings file {str(file)!r} is not TOML{f', {place[0]}' if place else ''}") from None
+        raise invalid_settings(f"settings file {str(file)!r} is not TOML{f', {place[0]}' if place else ''}") from None
     for key in TABLE if file.name == PROJECT_FILE else ():
         found = found.get(key) if isinstance(found, dict) else None
     if not isinstance(found, dict):
-        raise unusable(f"settings file {str(file)!r} has no table [{'.'.join(TABLE)}]")
+        raise invalid_settings(f"settings file {str(file)!r} has no table [{'.'.join(TABLE)}]")
     return found
 
 
@@ -331,11 +327,11 @@ def _check_trusted(file: Path) -> None:
     """
     status = file.stat()
     if status.st_uid not in {os.geteuid(), 0} or status.st_mode & stat.S_IWOTH:
-        raise unusable(f"settings file {str(file)!r} is not used, because others can write it; {_NAME_IT}")
+        raise invalid_settings(f"settings file {str(file)!r} is not used, because others can write it; {_NAME_IT}")
     place = file.resolve().parent
     for folder in {file.parent, place, *file.parent.parents, *place.parents}:
         if any((folder / name).exists() for name in _VERSION_CONTROL):
-            raise unusable(
+            raise invalid_settings(
                 f"settings file {str(file)!r} is not used, because it lies in a version-controlled directory, "
                 f"{str(folder)!r}: those who may write there would choose where passwords and data are sent; {_NAME_IT}"
             )

@@ -26,7 +26,7 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk import TaskInstanceState
 
-from lakeops.model.errors import InvalidInput, Transient
+from lakeops.model.errors import InvalidInput, Transient, invalid_settings
 
 __all__ = ["KNOWN", "LakeopsFailure", "LakeopsTimeout", "NoSuchConnection", "TaskAwaitingInput", "TaskDeferralError"]
 
@@ -106,10 +106,7 @@ def confirm_missing(conn_id: str) -> None:
     """
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"
     if os.environ.get(variable):
-        raise InvalidInput(
-            f"connection {conn_id!r}: Airflow cannot read {variable}; write a URI or JSON there",
-            kind="invalid_settings",
-        )
+        raise invalid_settings(f"connection {conn_id!r}: Airflow cannot read {variable}; write a URI or JSON there")
     try:
         from airflow.sdk.exceptions import ErrorType
         from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection

@@ -21,7 +21,7 @@ from airflow.sdk import BaseHook
 
 from lakeops.airflow import get_provider_info
 from lakeops.airflow.compat import NoSuchConnection, confirm_missing
-from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.errors import InvalidInput, LakeopsError, invalid_settings
 from lakeops.model.names import DEFAULT_CONN_ID, check_repository
 from lakeops.model.sanitising import excerpt
 
@@ -83,10 +83,9 @@ class LakeopsHook(BaseHook):
         settings = self.settings()
         url = make_url(settings.catalog_url)
         if must_exist and url.drivername.startswith("sqlite") and not Path(url.database or "").is_file():
-            raise InvalidInput(
+            raise invalid_settings(
                 f"connection {self.lakeops_conn_id!r}: there is no lake at {url.database}; correct it, or set its "
-                "extra field 'create' to true to make a lake there",
-                kind="invalid_settings",
+                "extra field 'create' to true to make a lake there"
             )
         return Lake.open(settings=settings, person=person or None, must_exist=must_exist)
 
@@ -197,9 +196,8 @@ class LakeopsHook(BaseHook):
 
 def _check_type(connection: Connection, wanted: str) -> None:
     if connection.conn_type and connection.conn_type != wanted:
-        raise InvalidInput(
-            f"connection {connection.conn_id!r} is of type {connection.conn_type!r}; name one of type {wanted!r}",
-            kind="invalid_settings",
+        raise invalid_settings(
+            f"connection {connection.conn_id!r} is of type {connection.conn_type!r}; name one of type {wanted!r}"
         )
 
 
@@ -212,15 +210,12 @@ def _credentials(aws: Connection) -> Credentials | None:
     extra = aws.extra_dejson
     asked = sorted(name for name in ("role_arn", "profile_name", "assume_role_method") if extra.get(name))
     if asked:
-        raise InvalidInput(
+        raise invalid_settings(
             f"connection {aws.conn_id!r} asks for {', '.join(asked)}, which lakeops does not follow: let boto3's "
-            "chain on the worker do that, and name no AWS connection",
-            kind="invalid_settings",
+            "chain on the worker do that, and name no AWS connection"
         )
     if bool(aws.login) != bool(aws.password):
-        raise InvalidInput(
-            f"connection {aws.conn_id!r} has half of an AWS key: give login and password", kind="invalid_settings"
-        )
+        raise invalid_settings(f"connection {aws.conn_id!r} has half of an AWS key: give login and password")
     if not aws.login:
         return None
     token = extra.get("aws_session_token") or None
@@ -288,7 +283,7 @@ def read_fields(connection: Connection) -> dict[str, Any]:
         found = {name: _read_extra(name, value) for name, value in extra.items()}
         _check_place(connection, found.get("database_url") or "")
     except InvalidInput as error:
-        raise InvalidInput(f"connection {connection.conn_id!r}: {error.message}", kind="invalid_settings") from None
+        raise invalid_settings(f"connection {connection.conn_id!r}: {error.message}") from None
     return {name: found.get(name) for name in FIELDS}
 
 
@@ -360,14 +355,11 @@ def _database_url(connection: Connection, url: str | None) -> str | None:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # such as a password where the port would be, because the host is missing
-        raise InvalidInput(
-            f"connection {connection.conn_id!r}: the database URL cannot be read", kind="invalid_settings"
-        ) from None
+        raise invalid_settings(f"connection {connection.conn_id!r}: the database URL cannot be read") from None
     if parsed.password or any("password" in name.lower() for name in parsed.query):
-        raise InvalidInput(
+        raise invalid_settings(
             f"connection {connection.conn_id!r}: the database URL holds a password, which Airflow would show; move it "
-            "to the connection's password field",
-            kind="invalid_settings",
+            "to the connection's password field"
         )
     if parsed.drivername.startswith("sqlite"):
         return url

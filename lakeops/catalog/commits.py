@@ -270,7 +270,7 @@ class Commits(CatalogPart):
     @write_transaction
     def remember_key(self, conn: Connection, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
         """Let a key stand for a commit that exists already. An existing key stays as it is."""
-        guards.check_writable(conn, guards.lock_repository(conn, repository_id), action="remember-key")
+        guards.lock_writable(conn, repository_id, action="remember-key")
         if find_key(conn, repository_id, key) is None:
             self.remember(conn, repository_id, key, fingerprint, commit_id)
 
@@ -282,7 +282,7 @@ class Commits(CatalogPart):
         """
         here = (QUEUE.c.repository_id == repository_id, QUEUE.c.branch == branch)
         mine = update(QUEUE).where(*_of_publisher(repository_id, branch, publisher))
-        guards.check_writable(conn, guards.lock_repository(conn, repository_id), action="seal", branch=branch)
+        guards.lock_writable(conn, repository_id, action="seal", branch=branch)
         now = self.database.dialect.now(conn)
         renewed = {"renewed": records.epoch_micros(now), "lasts": lasts // timedelta(microseconds=1)}
         if not conn.execute(mine.values(**renewed)).rowcount:

@@ -36,15 +36,8 @@ from lakeops.catalog import records
 from lakeops.catalog.database import AnyRow, Database, Lookup
 from lakeops.catalog.records import BranchState, Caller
 from lakeops.catalog.tables import AUDIT, BRANCH, COMMIT, KEY, PROTECTION, REFLOG, REPOSITORY, RETIRED, TAG, VERDICT
+from lakeops.model import errors
 from lakeops.model.clock import LONGEST, Clock, Grace, unix_seconds
-from lakeops.model.errors import (
-    AlreadyExists,
-    AttemptExpired,
-    CommitExpired,
-    PreconditionFailed,
-    RefNotFound,
-    RepositoryNotFound,
-)
 from lakeops.model.names import HeldRepository, did_you_mean, next_prefix
 from lakeops.model.protection import BRANCH_PROTECTION, CHECK_PROTECTION, PASSED, TAG_PROTECTION, Hook, Verdict
 from lakeops.model.records import RefKind
@@ -118,6 +111,13 @@ def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = F
     return repository_found(conn, row, repository_id)
 
 
+def lock_writable(conn: Connection, repository_id: str, *, exclusive: bool = False, **change: str) -> AnyRow:
+    """``lock_repository``, and then ``check_writable`` for the change."""
+    repository = lock_repository(conn, repository_id, exclusive=exclusive)
+    check_writable(conn, repository, **change)
+    return repository
+
+
 def _lock(conn: Connection, query: Lookup, locking: Select[Any], where: dict[str, str]) -> AnyRow | None:
     if conn.dialect.name == "sqlite":
         return query.one(conn, where)
@@ -133,9 +133,9 @@ def repository_found(conn: Connection, row: AnyRow | None, repository_id: str) -
     """The row of a repository, when it is the one that is meant. Raises ``RepositoryNotFound``, ``Corrupted``."""
     if row is None:
         some = conn.execute(select(REPOSITORY.c.id).order_by(REPOSITORY.c.id).limit(_COMPARED)).scalars().all()
-        raise RepositoryNotFound(f"no repository {repository_id!r}{did_you_mean(repository_id, some)}")
+        raise errors.RepositoryNotFound(f"no repository {repository_id!r}{did_you_mean(repository_id, some)}")
     if isinstance(repository_id, HeldRepository) and repository_id.namespace != row.storage_namespace:
-        raise RepositoryNotFound(
+        raise errors.RepositoryNotFound(
             f"repository {repository_id!r} was deleted, and another one has its name now: this one's objects are "
             f"in {repository_id.namespace}; open the repository again"
         )
@@ -212,7 +212,7 @@ def check_writable(
     (``read_only_repository``, ``protected_branch``, ``protected_tag``).
     """
     if repository.read_only:
-        raise PreconditionFailed(f"repository {repository.id!r} is read-only", kind="read_only_repository")
+        raise errors.PreconditionFailed(f"repository {repository.id!r} is read-only", kind="read_only_repository")
     here = {"repository": repository.id}
     if branch is not None and action not in {"merge", "reset", "seal"}:
         check_protection(branch, conn.execute(_PATTERNS, here | {"kinds": PROTECTING}).scalars())
@@ -226,8 +226,8 @@ def check_protection(name: str, patterns: Iterable[str], kind: RefKind = RefKind
         if fnmatchcase(name, pattern):
             said = f"{kind} {name!r} is protected by {pattern!r}: {_PROTECTED[kind]}"
             if kind is RefKind.TAG:
-                raise PreconditionFailed(said, kind="protected_tag")
-            raise PreconditionFailed(said, kind="protected_branch")
+                raise errors.PreconditionFailed(said, kind="protected_tag")
+            raise errors.PreconditionFailed(said, kind="protected_branch")
 
 
 def check_hooks(repository: AnyRow, action: str, ref: str, known: Hooks) -> None:
@@ -238,7 +238,7 @@ def check_hooks(repository: AnyRow, action: str, ref: str, known: Hooks) -> None
         hook.name for hook in records.hooks_of(repository) if hook.concerns(action, ref) and hook not in known
     )
     if missing:
-        raise PreconditionFailed(
+        raise errors.PreconditionFailed(
             f"hook {missing[0]!r} of repository {repository.id!r} runs beside every {action} of {ref!r}, and this "
             "caller has not run it; nothing was changed",
             kind="hooks_changed",
@@ -256,7 +256,7 @@ def require_passed(
     found = find_verdicts(conn, repository_id, [commit_id for commit_id, _ in rests_on])
     passed = {(one.commit_id, one.name) for one in found if one.state == PASSED}
     for commit_id, name in sorted(set(rests_on) - passed):
-        raise PreconditionFailed(
+        raise errors.PreconditionFailed(
             f"check {name!r} of commit {commit_id[:16]} does not count as passed any more; run it again on that commit",
             kind="missing_check",
         )
@@ -266,7 +266,7 @@ def require_passed(
     )
     if lacking:
         names = ", ".join(map(repr, lacking))
-        raise PreconditionFailed(
+        raise errors.PreconditionFailed(
             f"branch {branch!r} takes only commits that have passed their checks, and {source[:16]} lacks {names}; "
             "run what checks it, or record the outcome with `lakeops check pass`",
             kind="missing_check",
@@ -311,41 +311,41 @@ def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
     """
     if repository.fence is not None and records.epoch_micros(started) <= repository.fence:
         watermark = records.from_epoch_micros(repository.fence)
-        raise AttemptExpired(
+        raise errors.AttemptExpired(
             f"the attempt began at {started:%Y-%m-%d %H:%M:%S} UTC, and garbage collection has checked all files "
             f"begun until {watermark:%Y-%m-%d %H:%M:%S}: it may have deleted files of the attempt; "
             "start it again, and if it has only just begun, correct this machine's clock first"
         )
     if started - now > AHEAD:
-        raise AttemptExpired(
+        raise errors.AttemptExpired(
             f"the attempt began at {started:%Y-%m-%d %H:%M:%S} UTC, and now it is {now:%Y-%m-%d %H:%M:%S}: the clock "
             "was set back meanwhile; start it again"
         )
     age, deadline = now - started, deadline_of(repository, now)
     if age > deadline:
-        raise AttemptExpired(
+        raise errors.AttemptExpired(
             f"the attempt began {int(age.total_seconds())} s ago and {int(deadline.total_seconds())} s are allowed: "
             "garbage collection may have deleted its files; start it again"
         )
 
 
-def no_branch(repository_id: str, name: str) -> RefNotFound:
+def no_branch(repository_id: str, name: str) -> errors.RefNotFound:
     """The error for a branch that is not there."""
-    return RefNotFound(f"repository {repository_id!r} has no branch {name!r}")
+    return errors.RefNotFound(f"repository {repository_id!r} has no branch {name!r}")
 
 
 _COMPARED = 1_000
 """Names that a misspelt one is compared with."""
 
 
-def no_commit(repository_id: str, commit_id: str) -> RefNotFound:
+def no_commit(repository_id: str, commit_id: str) -> errors.RefNotFound:
     """The error for a commit that is not there."""
-    return RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")
+    return errors.RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")
 
 
-def expired(commit_id: str) -> CommitExpired:
+def expired(commit_id: str) -> errors.CommitExpired:
     """The error for a commit that retention took."""
-    return CommitExpired(
+    return errors.CommitExpired(
         f"commit {commit_id} is expired: the retention rules keep it no longer, and its objects may be gone; "
         "start from a newer commit, or lengthen retention to keep such commits in future (after a fail-over "
         "or a restore, `lakeops mirror verify-history` brings back what is whole)"
@@ -407,7 +407,7 @@ class CatalogPart:
                 if conn.execute(select(other.c.name).where(*mine)).first():
                     wanted, found = ("branch" if one is BRANCH else "tag" for one in (table, other))
                     also = "" if other is table else f", so no {wanted} can have this name"
-                    raise AlreadyExists(
+                    raise errors.AlreadyExists(
                         f"{found} {values['ref']!r} exists already in repository {values['repository']!r}{also}"
                     )
             # If this check passes, the commit was restored meanwhile, or the name became free: try again.

@@ -19,7 +19,7 @@ from itertools import pairwise
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, not_, or_, select, update
 
 from lakeops.catalog.database import AnyRow, read_transaction, write_transaction, write_transaction_once
-from lakeops.catalog.guards import CatalogPart, check_writable, deadline_of, find_repository, grace_of, lock_repository
+from lakeops.catalog.guards import CatalogPart, deadline_of, find_repository, grace_of, lock_repository, lock_writable
 from lakeops.catalog.records import ExpectedState, decoding, epoch_micros, from_epoch_micros
 from lakeops.catalog.tables import CLOCK, COMMIT, MARK, REFLOG, REPOSITORY
 from lakeops.model.clock import Clock, SystemClock, Uptime, uptime_of
@@ -73,8 +73,7 @@ class Marks(CatalogPart):
         more. Raises ``MarkRefused``: the clock is in doubt (``clock_in_doubt``), ``cutoff`` is within the grace period,
         or the repository was restored from a dump and not accepted.
         """
-        repository = lock_repository(conn, repository_id, exclusive=True)
-        check_writable(conn, repository, action="mark")
+        repository = lock_writable(conn, repository_id, action="mark", exclusive=True)
         now = self.database.dialect.now(conn)
         _check_cutoff(repository, cutoff, now)
         here = MARK.c.repository_id == repository_id
@@ -115,8 +114,7 @@ class Marks(CatalogPart):
 
         Raises ``MarkRefused``, ``NotFound`` (``mark_not_found``).
         """
-        repository = lock_repository(conn, repository_id)
-        check_writable(conn, repository, action="mark")
+        repository = lock_writable(conn, repository_id, action="mark")
         mark = find_mark(conn, repository_id, mark_id)
         if mark.state is MarkState.MARKED and mark.digest == digest:
             return mark
@@ -142,7 +140,7 @@ class Marks(CatalogPart):
 
         Raises ``MarkRefused`` once its sweep has begun, ``NotFound`` (``mark_not_found``).
         """
-        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="restore")
+        lock_writable(conn, repository_id, action="restore", exclusive=True)
         mark = find_mark(conn, repository_id, mark_id)
         if mark.state in BEGUN:
             raise MarkRefused(
@@ -162,7 +160,7 @@ class Marks(CatalogPart):
 
         Earlier marks whose sweep did not end are carried from then on: this one's list holds what they left.
         """
-        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="sweep")
+        lock_writable(conn, repository_id, action="sweep", exclusive=True)
         mark = find_mark(conn, repository_id, mark_id)
         now = self.database.dialect.now(conn)
         _check_marks_are_past(conn, repository_id, now)

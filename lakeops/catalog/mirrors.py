@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, delete, insert, or_, select, union, update
 
 from lakeops.catalog.database import AnyRow, read_transaction, write_transaction
-from lakeops.catalog.guards import CatalogPart, check_live, check_writable, chunks, find_repository, lock_repository
+from lakeops.catalog.guards import CatalogPart, check_live, chunks, find_repository, lock_repository, lock_writable
 from lakeops.catalog.records import branch_record, commit_values, decoding, number, optional_number, text_list
 from lakeops.catalog.repositories import insert_repository, is_ours
 from lakeops.catalog.tables import (
@@ -410,7 +410,7 @@ class Mirrors(CatalogPart):
 
         Raises ``PreconditionFailed`` (``read_only_repository``).
         """
-        check_writable(conn, lock_repository(conn, repository_id), action="verify-history")
+        lock_writable(conn, repository_id, action="verify-history")
         revived = 0
         for some in chunks(ids):
             mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED, COMMIT.c.id.in_(some))

@@ -21,7 +21,7 @@ from lakeops.catalog.repositories import Repositories
 from lakeops.catalog.sqlite import Sqlite
 from lakeops.catalog.staging import Staging
 from lakeops.model.clock import Clock
-from lakeops.model.errors import InvalidInput, PreconditionFailed, Transient
+from lakeops.model.errors import PreconditionFailed, Transient, invalid_settings
 
 if TYPE_CHECKING:
     from lakeops.catalog.audit import Audit
@@ -164,15 +164,15 @@ def _parse(database_url: str) -> URL:
     try:
         url = make_url(database_url)
     except (ArgumentError, ValueError):
-        raise InvalidInput(flaw, kind="invalid_settings") from None
+        raise invalid_settings(flaw) from None
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername not in {"sqlite", "sqlite+pysqlite", "postgresql+psycopg"}:
         flaw = f"catalog databases are sqlite:///... and postgresql+psycopg://..., not {url.drivername!r}"
-        raise InvalidInput(flaw, kind="invalid_settings")
+        raise invalid_settings(flaw)
     if url.drivername.startswith("postgresql") and database_url.count("@") != int(url.username is not None):
         # A password with a bare "@" or "/": part of it would pass for the host, and be shown.
-        raise InvalidInput(flaw, kind="invalid_settings")
+        raise invalid_settings(flaw)
     return url
 
 
@@ -220,8 +220,7 @@ def check_encoding(facts: Mapping[str, str]) -> None:
     """Refuse a database that cannot keep every path, from what ``describe`` tells of it. Raises ``InvalidInput``."""
     encoding = facts.get(SERVER_ENCODING, "UTF8")
     if encoding not in {"UTF8", "UTF-8"}:
-        raise InvalidInput(
+        raise invalid_settings(
             f"the database has the encoding {encoding}, which cannot hold every path; make one with ENCODING 'UTF8' "
-            "TEMPLATE template0",
-            kind="invalid_settings",
+            "TEMPLATE template0"
         )

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from lakeops.catalog.database import VERSION_TABLE, Dialect, TransactionFailure
 from lakeops.catalog.records import STAGED_VALUES, insert_staged
 from lakeops.catalog.tables import STAGED
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import invalid_settings
 from lakeops.model.names import next_prefix
 
 if TYPE_CHECKING:
@@ -103,9 +103,7 @@ class Postgres(Dialect):
                 url, connect_args=given, isolation_level="READ COMMITTED", hide_parameters=True, **pool
             )
         except ModuleNotFoundError:
-            raise InvalidInput(
-                "PostgreSQL needs its driver: install lakeops with its extra 'postgres'", kind="invalid_settings"
-            ) from None
+            raise invalid_settings("PostgreSQL needs its driver: install lakeops with its extra 'postgres'") from None
 
     def reader(self, engine: Engine) -> Engine:
         return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)

@@ -80,8 +80,7 @@ class Refs(CatalogPart):
 
         def work(conn: Connection) -> bool:
             # A tag alone: PostgreSQL does not see a branch of this name whose transaction has not ended.
-            repository = guards.lock_repository(conn, repository_id, exclusive=table is TAG)
-            guards.check_writable(conn, repository, action=action)
+            repository = guards.lock_writable(conn, repository_id, action=action, exclusive=table is TAG)
             guards.check_hooks(repository, action, name, hooks)
             self.insert_ref(conn, table, new, values)
             self.record_move(conn, repository_id, name, None, values["commit"], action, actor, kind=kind)
@@ -232,8 +231,7 @@ class Refs(CatalogPart):
         hooks: Hooks = NONE,
     ) -> str:
         """Delete a tag. Returns its commit. Raises ``PreconditionFailed``, ``NotAsSeen`` where it is not at ``old``."""
-        repository = guards.lock_repository(conn, repository_id)
-        guards.check_writable(conn, repository, action="delete-tag", tag=name)
+        repository = guards.lock_writable(conn, repository_id, action="delete-tag", tag=name)
         guards.check_hooks(repository, "delete-tag", name, hooks)
         # Locked, or somebody may move it before it is gone.
         found = _check_tag_at(repository_id, name, _lock_tag(conn, repository_id, name), old)
@@ -282,7 +280,7 @@ class Refs(CatalogPart):
         Repeating it changes nothing.
         """
         row, described = _protection(repository_id, pattern, **rule)
-        guards.check_writable(conn, guards.lock_repository(conn, repository_id, exclusive=True), action="protect")
+        guards.lock_writable(conn, repository_id, action="protect", exclusive=True)
         if not conn.execute(select(PROTECTION.c.pattern).filter_by(**row)).first():
             conn.execute(insert(PROTECTION).values(row))
             self.record(conn, repository_id, "protect", "protection", pattern, None, described)
@@ -291,7 +289,7 @@ class Refs(CatalogPart):
     def unprotect(self, conn: Connection, /, repository_id: str, pattern: str, **rule: str) -> None:
         """Drop a pattern. Raises ``NotFound``."""
         row, described = _protection(repository_id, pattern, **rule)
-        guards.check_writable(conn, guards.lock_repository(conn, repository_id, exclusive=True), action="unprotect")
+        guards.lock_writable(conn, repository_id, action="unprotect", exclusive=True)
         if not conn.execute(delete(PROTECTION).filter_by(**row)).rowcount:
             what = f"{row['kind']} protection {pattern!r}"
             what = f"required check {row['check_name']!r} for {pattern!r}" if row["check_name"] else what
@@ -307,8 +305,7 @@ class Refs(CatalogPart):
         the database login. Raises ``RefNotFound``, ``CommitExpired``, ``PreconditionFailed``.
         """
         # Exclusive for a failure, so that no merge that has seen the check passed is still under way afterwards.
-        repository = guards.lock_repository(conn, repository_id, exclusive=given.state == FAILED)
-        guards.check_writable(conn, repository, action="check")
+        guards.lock_writable(conn, repository_id, action="check", exclusive=given.state == FAILED)
         guards.check_live(conn, repository_id, [given.commit_id])
         known = {one.name: one for one in guards.find_verdicts(conn, repository_id, [given.commit_id])}.get(given.name)
         if known is not None and known.state == given.state == PASSED:
@@ -330,7 +327,7 @@ class Refs(CatalogPart):
     def withdraw_check(self, conn: Connection, repository_id: str, commit_id: str, name: str) -> None:
         """Forget the verdict of a check of a commit. Raises ``NotFound``."""
         # Exclusive, so that no merge that has seen the check passed is still under way afterwards.
-        guards.check_writable(conn, guards.lock_repository(conn, repository_id, exclusive=True), action="check")
+        guards.lock_writable(conn, repository_id, action="check", exclusive=True)
         mine = delete(VERDICT).filter_by(repository_id=repository_id, commit_id=commit_id, name=name)
         if not conn.execute(mine).rowcount:
             raise NotFound(f"commit {commit_id[:16]} has no verdict of check {name!r}")
@@ -357,8 +354,7 @@ class Refs(CatalogPart):
     @write_transaction
     def set_hook(self, conn: Connection, repository_id: str, hook: Hook) -> None:
         """Let a hook run beside changes of refs from now on, in place of one of its name."""
-        row = guards.lock_repository(conn, repository_id, exclusive=True)
-        guards.check_writable(conn, row, action="set-hook")
+        row = guards.lock_writable(conn, repository_id, action="set-hook", exclusive=True)
         known = {one.name: one for one in hooks_of(row)}
         before = known.get(hook.name)
         if before != hook:
@@ -369,8 +365,7 @@ class Refs(CatalogPart):
     @write_transaction_once
     def remove_hook(self, conn: Connection, repository_id: str, name: str) -> None:
         """Let a hook run no longer. Raises ``NotFound``."""
-        row = guards.lock_repository(conn, repository_id, exclusive=True)
-        guards.check_writable(conn, row, action="remove-hook")
+        row = guards.lock_writable(conn, repository_id, action="remove-hook", exclusive=True)
         known = {one.name: one for one in hooks_of(row)}
         before = known.pop(name, None)
         if before is None:

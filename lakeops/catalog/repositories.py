@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
 from lakeops.catalog.database import PageLookup, read_transaction, run_again, write_transaction, write_transaction_once
-from lakeops.catalog.guards import CatalogPart, check_writable, find_repository, lock_repository, under
+from lakeops.catalog.guards import CatalogPart, find_repository, lock_repository, lock_writable, under
 from lakeops.catalog.marks import first_seen
 from lakeops.catalog.records import commit_values, repository_record, repository_values, text_map
 from lakeops.catalog.tables import AUDIT, BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REFLOG, REPOSITORY
@@ -104,8 +104,7 @@ class Repositories(CatalogPart):
         Raises ``PreconditionFailed`` (``read_only_repository``), and ``InvalidInput`` where all of it together is too
         large.
         """
-        repository = lock_repository(conn, repository_id, exclusive=True)
-        check_writable(conn, repository, action="set-metadata")
+        repository = lock_writable(conn, repository_id, action="set-metadata", exclusive=True)
         before = text_map(repository.metadata)
         merged: dict[str, str | None] = {**before, **changes}
         after = check_metadata(

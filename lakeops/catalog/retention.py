@@ -134,7 +134,7 @@ class Retention(CatalogPart):
     @write_transaction
     def set_rules(self, conn: Connection, repository_id: str, rules: str | None) -> None:
         """Replace the repository's retention rules (JSON text that the caller validated), or remove them."""
-        guards.check_writable(conn, guards.lock_repository(conn, repository_id, exclusive=True), action="set-rules")
+        guards.lock_writable(conn, repository_id, action="set-rules", exclusive=True)
         before = find_rules(conn, repository_id)
         if before == rules:
             return
@@ -151,8 +151,7 @@ class Retention(CatalogPart):
     @write_transaction
     def set_grace(self, conn: Connection, repository_id: str, seconds: int) -> Grace:
         """Change the grace period. A longer one counts at once, a shorter one once the old one has passed."""
-        repository = guards.lock_repository(conn, repository_id, exclusive=True)
-        guards.check_writable(conn, repository, action="set-grace")
+        repository = guards.lock_writable(conn, repository_id, action="set-grace", exclusive=True)
         before = guards.grace_of(repository)
         grace = before.changed(seconds, self.database.dialect.now(conn))
         values = {
@@ -211,7 +210,7 @@ class Retention(CatalogPart):
         at most. It is called again when the transaction is repeated. Its answer counts when there are no more moves,
         and ``rules`` are those that were decided by. Raises ``MarkRefused`` when the mark is not under way.
         """
-        guards.check_writable(conn, guards.lock_repository(conn, repository_id, exclusive=True), action="mark")
+        guards.lock_writable(conn, repository_id, action="mark", exclusive=True)
         _check_state(find_mark(conn, repository_id, mark_id), MarkState.MARKING)
         if find_rules(conn, repository_id) != rules:
             return ExpiryStep(since, rules_changed=True)
@@ -231,7 +230,7 @@ class Retention(CatalogPart):
         """Let commits live again that unswept marks expired. Raises ``MarkRefused`` when the mark is not under way."""
 
         def work(conn: Connection, some: list[str]) -> None:
-            guards.check_writable(conn, guards.lock_repository(conn, repository_id), action="mark")
+            guards.lock_writable(conn, repository_id, action="mark")
             _check_state(find_mark(conn, repository_id, mark_id), MarkState.MARKING)
             conn.execute(_REVIVE, {"repository": repository_id, "some": some})
             self.record(conn, repository_id, "revive", "mark", mark_id, None, f"up to {len(some)} commits live again")

@@ -46,7 +46,7 @@ from lakeops.catalog.tables import (
     UPLOAD,
     VERDICT,
 )
-from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.errors import InvalidInput, unsupported
 from lakeops.model.names import flaw
 from lakeops.model.sanitising import excerpt
 
@@ -255,9 +255,7 @@ class Roles(CatalogPart):
 
     def _check(self, role: str, login: str | None, repositories: Sequence[str]) -> None:
         if self.database.dialect.name != "postgresql":
-            raise LakeopsError(
-                "SQLite has no logins: whoever may write the catalog's file may do everything", kind="unsupported"
-            )
+            raise unsupported("SQLite has no logins: whoever may write the catalog's file may do everything")
         if role not in ROLES:
             raise InvalidInput(f"{excerpt(role)} is no role; there are {', '.join(ROLES)}")
         if login is not None and flaw(login, at_least=1, at_most=_MAX_LOGIN):

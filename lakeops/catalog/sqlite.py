@@ -28,7 +28,7 @@ from lakeops.catalog.guards import under
 from lakeops.catalog.records import STAGED_VALUES, insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.clock import Clock, pause, stopwatch
-from lakeops.model.errors import CatalogError, InvalidInput
+from lakeops.model.errors import CatalogError, invalid_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,7 @@ class Sqlite(Dialect):
         strange = {*url.query} - {"timeout"} or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", str(wait))
         if strange or not file or file == ":memory:" or file.startswith("file:"):
             flaw = "must name a file, with no option but ?timeout=SECONDS: sqlite:////path/to/catalog.db"
-            raise InvalidInput(f"the catalog's SQLite URL {flaw}", kind="invalid_settings")
+            raise invalid_settings(f"the catalog's SQLite URL {flaw}")
         folder = os.path.dirname(file) or "."  # noqa: PTH120 - a path object takes longer than the look
         if not os.path.isdir(folder):  # noqa: PTH112
             try:

@@ -190,7 +190,7 @@ class Staging(CatalogPart):
 
         Raises ``BranchMoved`` when head, tokens or resets are no longer ``state``'s: the rows may matter now.
         """
-        guards.check_writable(conn, guards.lock_repository(conn, state.repository_id), action="seal", branch=state.id)
+        guards.lock_writable(conn, state.repository_id, action="seal", branch=state.id)
         now = guards.lock_branch(conn, state.repository_id, state.id, exclusive=True)
         same = (now.commit_id, now.sealed_resets) == (state.commit_id, state.sealed_resets)
         after = now.without_sealed(tokens) if same else None
@@ -216,7 +216,7 @@ class Staging(CatalogPart):
         A reset that drops a row counts itself, apart when one was sealed. Raises ``NotAsSeen``.
         """
         chosen = [STAGED.c.path == path] if path is not None else guards.under(STAGED.c.path, prefix or "")
-        guards.check_writable(conn, guards.lock_repository(conn, repository_id), action="reset", branch=branch)
+        guards.lock_writable(conn, repository_id, action="reset", branch=branch)
         state = guards.lock_branch(conn, repository_id, branch, exclusive=True)
         check_expected(conn, state, expect)
         gone = delete(STAGED).where(*_of_tokens(state, state.tokens), *chosen)
@@ -363,8 +363,7 @@ class Staging(CatalogPart):
         or the clock, is behind the GC watermark: nothing that began then could be linked.
         """
         here = UPLOAD.c.repository_id == repository_id
-        repository = guards.lock_repository(conn, repository_id)
-        guards.check_writable(conn, repository, action="stage", branch=branch)
+        repository = guards.lock_writable(conn, repository_id, action="stage", branch=branch)
         guards.find_branch(conn, repository_id, branch)
         now = self.database.dialect.now(conn)
         started = begun or now

@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import parse_qsl, unquote
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, LakeopsError, PreconditionFailed, out_of_resources
+from lakeops.model.errors import (
+    InvalidInput,
+    LakeopsError,
+    PreconditionFailed,
+    invalid_settings,
+    out_of_resources,
+    unsupported,
+)
 from lakeops.model.records import Credentials
 from lakeops.model.sanitising import masked, safe
 
@@ -36,9 +43,7 @@ try:
 
     from lakeops.serving import server_of
 except ImportError:
-    raise LakeopsError(
-        'the gateway needs starlette and uvicorn; install lakeops with its extra "gateway"', kind="unsupported"
-    ) from None
+    raise unsupported('the gateway needs starlette and uvicorn; install lakeops with its extra "gateway"') from None
 
 from lakeops.gateway.answers import OWNER_ELEMENT, Refused, document, elements, error_document, nest, refusal, timestamp
 from lakeops.gateway.chunks import Chunks, chunks_of
@@ -101,9 +106,7 @@ class Gateway:
 
     def __init__(self, lake: Lake, keys: Credentials | None = None, *, write: bool = False) -> None:
         if write and keys is None:
-            raise InvalidInput(
-                "a gateway that takes writes needs gateway_access_key and gateway_secret_key", kind="invalid_settings"
-            )
+            raise invalid_settings("a gateway that takes writes needs gateway_access_key and gateway_secret_key")
         self._lake = lake
         self._keys = keys
         self._ids = Ids()
@@ -269,7 +272,7 @@ def keys_of(settings: Settings) -> Credentials | None:
         flaw = f"gateway_secret_key is too short; give at least {_MIN_SECRET} characters"
     else:
         return Credentials(name, secret.get_secret_value())
-    raise InvalidInput(flaw, kind="invalid_settings")
+    raise invalid_settings(flaw)
 
 
 @contextmanager
@@ -291,10 +294,9 @@ def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[soc
     with opened:
         # The address is looked at, and not the name: a name may lead anywhere.
         if keys is None and not ip_address(opened.getsockname()[0]).is_loopback:
-            raise InvalidInput(
+            raise invalid_settings(
                 f"{host} can be reached from other machines; set gateway_access_key and gateway_secret_key, "
-                "or listen at 127.0.0.1",
-                kind="invalid_settings",
+                "or listen at 127.0.0.1"
             )
         yield opened
 
@@ -327,7 +329,7 @@ def serving(lake: Lake, *, write: bool = False) -> Iterator[dict[str, str]]:
                 pickle.dump((lake.settings, lake.clock, lake.catalog.caller.person, keys, write), to)
             port = out.readline().strip().decode()
             if not port:
-                raise LakeopsError("the gateway's process did not start; see standard error", kind="unsupported")
+                raise unsupported("the gateway's process did not start; see standard error")
             yield {
                 "aws_endpoint_url": f"http://127.0.0.1:{port}",
                 "aws_access_key_id": keys.access_key,

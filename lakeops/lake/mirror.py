@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from lakeops.lake.connection import LakeConnection, ops, source_verb, verb
 from lakeops.lake.repository import Repository
 from lakeops.model.clock import Clock, SystemClock
-from lakeops.model.errors import CatalogError, InvalidInput, PreconditionFailed, Transient
+from lakeops.model.errors import CatalogError, InvalidInput, PreconditionFailed, Transient, invalid_settings
 from lakeops.model.mirrors import (
     MirrorRecord,
     SourceKind,
@@ -23,7 +23,7 @@ from lakeops.model.mirrors import (
 from lakeops.model.names import check_repository
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context
-from lakeops.settings import LakeAddress, Settings, parsed, unusable
+from lakeops.settings import LakeAddress, Settings, parsed
 
 if TYPE_CHECKING:
     from lakeops.ops.mirror.source import Source
@@ -143,7 +143,7 @@ def _source_settings(reference: SourceReference) -> dict[str, Any]:
             given = {"database_url": place}
         case SourceKind.ENVIRONMENT:
             if not os.environ.get(place):
-                raise unusable(f"environment variable {place} is not set; set it to the source's database URL")
+                raise invalid_settings(f"environment variable {place} is not set; set it to the source's database URL")
             given = {"database_url": os.environ[place]}
     stores = {"s3_endpoint_url": reference.s3_endpoint_url, "s3_region": reference.s3_region}
     return {**given, **{name: value for name, value in stores.items() if value is not None}}

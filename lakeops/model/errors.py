@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from lakeops.model.encoding import encode
@@ -305,6 +306,10 @@ KINDS: dict[type[LakeopsError], tuple[str, ...]] = {
 }
 """The kinds that have no class of their own, by the class that is raised."""
 
+unsupported: Callable[[str], LakeopsError] = partial(LakeopsError, kind="unsupported")
+"""The error for what this installation, platform, store or file cannot do."""
+invalid_settings: Callable[[str], InvalidInput] = partial(InvalidInput, kind="invalid_settings")
+"""The error for settings, or fields of a connection, that do not lead to a lake or make no sense."""
 
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}

@@ -14,16 +14,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lakeops.catalog.guards import expired
+from lakeops.model import errors
 from lakeops.model.clock import Ids, retrying, unix_seconds
-from lakeops.model.errors import (
-    BranchMoved,
-    FileMissing,
-    InvalidInput,
-    LakeopsError,
-    ObjectNotFound,
-    RefNotFound,
-    Transient,
-)
 from lakeops.model.graph import ReadAhead
 from lakeops.model.graph import resolve as resolve_expression
 from lakeops.model.names import COMMIT_ID, HeldRepository, RefExpression, check_asked, did_you_mean, parse_ref
@@ -64,10 +56,10 @@ class _Replica:
         def read(key: str, *args: object) -> object:
             try:
                 return method(key, *args)
-            except ObjectNotFound as error:
+            except errors.ObjectNotFound as error:
                 if not self._follows():
                     raise
-                raise FileMissing(
+                raise errors.FileMissing(
                     f"{key} is not at mirror {self._repository_id!r}: it has not been replicated yet, or the source "
                     "has deleted it; a mirror promises the heads of its branches and tags, read one of those or try "
                     "again later",
@@ -79,7 +71,7 @@ class _Replica:
     def _follows(self) -> bool:
         try:
             return self._catalog.mirrors.get(self._repository_id).promoted_writable is None
-        except LakeopsError:
+        except errors.LakeopsError:
             return False
 
 
@@ -188,7 +180,7 @@ class Context:
         """Raise ``RepositoryNotFound`` for a missing file where the repository was made anew elsewhere."""
         try:
             yield
-        except (FileMissing, ObjectNotFound):
+        except (errors.FileMissing, errors.ObjectNotFound):
             self.catalog.repositories.get(self.repository_id)
             raise
 
@@ -207,7 +199,7 @@ class Context:
 
         A catalog that others hold must not make the verb fail. A later call catches up.
         """
-        with suppress(Transient):
+        with suppress(errors.Transient):
             self.catalog.staging.purge_retired(self.repository_id, waiting=waiting)
 
 
@@ -253,7 +245,7 @@ def explain_expired(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
     """Raise ``CommitExpired`` for a missing file where one of these commits was expired after it was looked up."""
     try:
         yield
-    except FileMissing as error:
+    except errors.FileMissing as error:
         read = list(commits)
         now = ctx.catalog.commits.get_many(ctx.repository_id, [commit.id for commit in read])
         for commit in read:
@@ -286,21 +278,21 @@ class CatalogLookup:
         """The head of a branch."""
         try:
             return self._catalog.refs.branch(self._repository_id, name).commit_id
-        except RefNotFound:
+        except errors.RefNotFound:
             return None
 
     def tag(self, name: str) -> str | None:
         """The commit of a tag."""
         try:
             return self._catalog.refs.tag(self._repository_id, name).commit_id
-        except RefNotFound:
+        except errors.RefNotFound:
             return None
 
     def commit(self, commit_id: str) -> Commit | None:
         """A commit by full id."""
         try:
             found = self.get(commit_id)
-        except RefNotFound:
+        except errors.RefNotFound:
             return None
         return None if found.is_pruned else found
 
@@ -324,7 +316,7 @@ def line_of(catalog: Catalog, repository_id: str, commit_id: str, limit: int) ->
     """A commit and its first parents, newest first. One that was pruned comes as ``gone``. Raises ``RefNotFound``."""
     try:
         return catalog.commits.first_parents(repository_id, commit_id, limit=limit)
-    except RefNotFound:
+    except errors.RefNotFound:
         if catalog.retention.pruned(repository_id):
             return [gone(commit_id)]
         raise
@@ -341,12 +333,12 @@ def naming_the_ref(ctx: Context, expression: str | RefExpression) -> Iterator[No
     """Say of a branch, tag or ref that is not there which name may be meant. For what people name, not for lookups."""
     try:
         yield
-    except RefNotFound as error:
+    except errors.RefNotFound as error:
         refs, repository = ctx.catalog.refs, ctx.repository_id
         wanted = next((one for one in ("branch", "tag") if error.message.endswith(f"no {one} {expression!r}")), None)
         try:
             name = (parse_ref(expression) if isinstance(expression, str) else expression).base
-        except InvalidInput:  # a name that none can have
+        except errors.InvalidInput:  # a name that none can have
             raise error from None
         # It may be a step that leads nowhere, or another ref of the same call.
         said = error.message.partition(";")[0]
@@ -354,7 +346,7 @@ def naming_the_ref(ctx: Context, expression: str | RefExpression) -> Iterator[No
             raise
         listings = {"branch": (refs.branches,), "tag": (refs.tags,)}.get(wanted or "", (refs.branches, refs.tags))
         advice = did_you_mean(name, [one.id for listing in listings for one in listing(repository)])
-        with suppress(RefNotFound):
+        with suppress(errors.RefNotFound):
             if name.endswith("$"):
                 branch = refs.branch(repository, name[:-1]).id
                 advice = f": {name!r} is {branch!r} with its uncommitted changes, which are only read; write {branch!r}"
@@ -363,7 +355,7 @@ def naming_the_ref(ctx: Context, expression: str | RefExpression) -> Iterator[No
             else:
                 refs.tag(repository, name)
                 advice = f": {name!r} is a tag, which stays as it is; name a branch, or make one from the tag"
-        raise RefNotFound(f"{error.message}{advice}") from None
+        raise errors.RefNotFound(f"{error.message}{advice}") from None
 
 
 def resolve_commit(
@@ -393,7 +385,7 @@ def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Ca
     if expression.is_name and not COMMIT_ID.fullmatch(text):
         try:
             return of_branch(text)
-        except RefNotFound:
+        except errors.RefNotFound:
             pass
     commit = resolve_commit(ctx, expression)
     with explain_expired(ctx, (commit,)):
@@ -406,7 +398,7 @@ def is_dirty(ctx: Context, ref: str) -> bool:
         return False
     try:
         return ctx.catalog.staging.has_staged(ctx.repository_id, ref)
-    except RefNotFound:  # a tag, or the beginning of a commit id
+    except errors.RefNotFound:  # a tag, or the beginning of a commit id
         return False
 
 
@@ -419,14 +411,14 @@ def require_branch(ctx: Context, name: str) -> str:
 def check_name(name: str) -> str:
     """Check that a name can be a branch's and is no expression. Raises ``InvalidInput`` (``invalid_ref``)."""
     if not parse_ref(name).is_name:
-        raise InvalidInput(f"{name!r} is an expression; this needs the name of a branch", kind="invalid_ref")
+        raise errors.InvalidInput(f"{name!r} is an expression; this needs the name of a branch", kind="invalid_ref")
     return name
 
 
 def when_moved(ctx: Context) -> Retrying:
     """Calls a function again after ``BranchMoved``, for as long as the settings say."""
     seconds = ctx.settings.publish_minutes * 60
-    return retrying(lambda error: isinstance(error, BranchMoved), ctx.ids, seconds=seconds)
+    return retrying(lambda error: isinstance(error, errors.BranchMoved), ctx.ids, seconds=seconds)
 
 
 def begin_staging(ctx: Context, name: str, *, flush: bool = False) -> datetime:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from lakeops.model import graph
-from lakeops.model.errors import InvalidInput, LakeopsError, NoChanges
+from lakeops.model.errors import InvalidInput, NoChanges, unsupported
 from lakeops.model.ids import SQUASHED, check_commit_metadata, check_message
 from lakeops.model.names import check_amount
 from lakeops.model.records import (
@@ -185,9 +185,7 @@ def _rebase(
     try:
         from lakeops.ops.iceberg.rebase import rebase
     except ImportError as error:
-        raise LakeopsError(
-            f'tables need pyiceberg; install lakeops with its extra "iceberg" ({error})', kind="unsupported"
-        ) from None
+        raise unsupported(f'tables need pyiceberg; install lakeops with its extra "iceberg" ({error})') from None
     return partial(rebase, ctx, publish=publish)
 
 

@@ -31,7 +31,16 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as Avai
 from pyspark.sql.types import StructType
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound, StoreError, Transient
+from lakeops.model.errors import (
+    Corrupted,
+    InvalidInput,
+    LakeopsError,
+    ObjectNotFound,
+    StoreError,
+    Transient,
+    invalid_settings,
+    unsupported,
+)
 from lakeops.model.names import LakeUri, split_connection
 from lakeops.model.sanitising import excerpt, one_line
 from lakeops.spark.tables import MOST_DIGITS, File, Files, files, is_true
@@ -127,10 +136,9 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
             from lakeops.lake import Lake
             from lakeops.settings import LakeAddress
         except ModuleNotFoundError:  # the workers' part of the code, sent along by range work, hides the whole
-            raise LakeopsError(
+            raise unsupported(
                 "the format lakeops needs lakeops installed on the driver's machine, and a session that has run no "
-                "range work of lakeops",
-                kind="unsupported",
+                "range work of lakeops"
             ) from None
 
         home, own = self.options.get("home"), self.connection
@@ -142,10 +150,9 @@ class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark 
             address = LakeAddress(home=self.default_home)
         with address.open(Lake.open) as lake, address.naming(found := lake.catalog.database.shown):
             if self.default_catalog not in (None, found) and not (home or own):
-                raise InvalidInput(
+                raise invalid_settings(
                     f"Spark plans in a process that opens {found}, and the session was registered for "
-                    f"{self.default_catalog}: read with lakeops.spark.read, or give that process the connection",
-                    kind="invalid_settings",
+                    f"{self.default_catalog}: read with lakeops.spark.read, or give that process the connection"
                 )
             yield lake
 
@@ -448,7 +455,7 @@ def _reported(path: str, *, skip: bool, replaced: bool = False) -> Iterator[None
 
 
 def _refused(what: str, instead: str = _ELSE) -> LakeopsError:
-    return LakeopsError(f"{what}; use {instead}", kind="unsupported")
+    return unsupported(f"{what}; use {instead}")
 
 
 def _check_names(names: list[str]) -> None:

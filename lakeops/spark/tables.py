@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, unquote
 
-from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken
+from lakeops.model.errors import InvalidInput, ObjectNotFound, PathTaken, invalid_settings, unsupported
 from lakeops.model.names import TABLE_FORMATS, LakeUri, is_table_file, split_connection, table_format
 from lakeops.model.sanitising import excerpt
 
@@ -125,7 +125,7 @@ def files(
         path, address, size, checksum = row.values()
         if path.startswith("_spark_metadata/", inside) and path not in leave_out:
             log = f"{uri!r} has a stream's log, {excerpt(path)}, which tells the files that count; delete it if all do"
-            raise LakeopsError(log, kind="unsupported")
+            raise unsupported(log)
         if not is_table_file(path[inside:]) or path in leave_out:
             continue
         folder = path[: path.rfind("/") + 1]
@@ -203,15 +203,13 @@ def spark_path(url: str, s3: str) -> str:
     """
     scheme, _, rest = url.partition("://")
     if re.search(r"/(/|\.{1,2}(/|$))", unquote(rest)):
-        raise LakeopsError(f"Spark takes {excerpt(url)} for another path; copy the object", kind="unsupported")
+        raise unsupported(f"Spark takes {excerpt(url)} for another path; copy the object")
     if scheme == "file":
         return "file:" + unquote(rest)
     if scheme == "az":
         account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
         if not account:
-            raise InvalidInput(
-                "Spark names Azure's account with each path; set AZURE_STORAGE_ACCOUNT_NAME", kind="invalid_settings"
-            )
+            raise invalid_settings("Spark names Azure's account with each path; set AZURE_STORAGE_ACCOUNT_NAME")
         container, _, path = rest.partition("/")
         return f"abfss://{container}@{account}.dfs.core.windows.net/{path}"
     return f"{s3}://{rest}" if scheme == "s3" else url
@@ -448,10 +446,9 @@ def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Map
     named = [_spark_name(file, s3) for file in found]
     strangers = _names(frame) ^ {*named}
     if strangers:  # a file that the join does not know would lose its rows
-        raise LakeopsError(
+        raise unsupported(
             f"Spark calls a file of {found.uri!r} by a name that lakeops does not expect, {excerpt(min(strangers))}: "
-            "read it with spark.read.format('lakeops') where it is Parquet",
-            kind="unsupported",
+            "read it with spark.read.format('lakeops') where it is Parquet"
         )
     values = _typed(spark, named, [file.values for file in found], types)
     address = plain.metadataColumn("_metadata")["file_path"]  # the files may have a column of that name
@@ -506,21 +503,19 @@ def _pruned(spark: SparkSession, found: Files, types: Mapping[str, str], where: 
 def _check_names(found: Files, kind: str) -> None:
     """Raise ``unsupported`` where Spark would go by the names of physical files."""
     if kind.lower() in _NO_FORMATS:
-        raise LakeopsError(f"the format {kind} tells of physical files; read the objects by fsspec", kind="unsupported")
+        raise unsupported(f"the format {kind} tells of physical files; read the objects by fsspec")
     for file in found:
         if not is_table_file(file.address.rpartition("/")[2]):
-            raise LakeopsError(
+            raise unsupported(
                 f"{excerpt(file.path)} lies at {excerpt(file.address)}, and Spark reads no file of such a name; "
-                "publish it with output()",
-                kind="unsupported",
+                "publish it with output()"
             )
     for file in found if kind.lower() in _DECOMPRESSED_BY_NAME else ():
         asked, held = (next(filter(name.endswith, _COMPRESSED), "") for name in (file.path, file.address))
         if asked != held:
-            raise LakeopsError(
+            raise unsupported(
                 f"{excerpt(file.path)} is {'' if asked else 'not '}compressed, and Spark goes by its address, "
-                f"{excerpt(file.address)}; publish it with output()",
-                kind="unsupported",
+                f"{excerpt(file.address)}; publish it with output()"
             )
 
 
@@ -571,10 +566,9 @@ def write(
     given = {name.lower(): str(value) for name, value in options.items()}
     how = frame.sparkSession.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
     if mode == "overwrite" and partition_by and str(given.get("partitionoverwritemode", how)).lower() == "dynamic":
-        raise LakeopsError(
+        raise unsupported(
             "lakeops overwrites all that is under the prefix, and partitionOverwriteMode is 'dynamic'; overwrite the "
-            "folder of each partition, or say partitionOverwriteMode='static'",
-            kind="unsupported",
+            "folder of each partition, or say partitionOverwriteMode='static'"
         )
     kind: OutputMode = "append" if mode == "append" else "replace"
     with opened(uri, lake) as (found, place):

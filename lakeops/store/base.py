@@ -20,7 +20,7 @@ from typing import BinaryIO, Protocol
 from urllib.parse import urlsplit
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import AlreadyExists, InvalidInput, LakeopsError
+from lakeops.model.errors import AlreadyExists, InvalidInput, LakeopsError, invalid_settings
 from lakeops.model.records import Credentials
 from lakeops.store.layout import PROBE
 
@@ -240,12 +240,10 @@ class StoreSettings:
         if self.endpoint_url is not None:
             _check_endpoint(self.endpoint_url)
         if self.part_bytes < MIN_PART_BYTES:
-            raise InvalidInput(
-                f"part_bytes is {self.part_bytes}; S3 takes no part below {MIN_PART_BYTES}", kind="invalid_settings"
-            )
+            raise invalid_settings(f"part_bytes is {self.part_bytes}; S3 takes no part below {MIN_PART_BYTES}")
         for name in ("max_attempts", "connect_timeout", "read_timeout", "parallel_parts", "max_connections"):
             if getattr(self, name) <= 0:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; give a number above 0", kind="invalid_settings")
+                raise invalid_settings(f"{name} is {getattr(self, name)}; give a number above 0")
 
 
 def _check_endpoint(url: str) -> None:
@@ -256,15 +254,11 @@ def _check_endpoint(url: str) -> None:
     except ValueError:
         host, credentials = None, None
     if credentials:
-        raise InvalidInput(
-            "the S3 endpoint URL carries a user or password; give credentials the way boto3 reads them",
-            kind="invalid_settings",
+        raise invalid_settings(
+            "the S3 endpoint URL carries a user or password; give credentials the way boto3 reads them"
         )
     if host is None or parts.scheme not in {"http", "https"} or parts.query or parts.fragment:
-        raise InvalidInput(
-            "the S3 endpoint must look like https://host[:port]; correct LAKEOPS_S3_ENDPOINT_URL",
-            kind="invalid_settings",
-        )
+        raise invalid_settings("the S3 endpoint must look like https://host[:port]; correct LAKEOPS_S3_ENDPOINT_URL")
 
 
 def pieces(data: bytes | BinaryIO, size: int) -> Iterator[bytes | memoryview]:

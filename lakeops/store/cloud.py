@@ -24,6 +24,7 @@ from lakeops.model.errors import (
     StoreError,
     StoreUnavailable,
     Transient,
+    unsupported,
 )
 from lakeops.model.sanitising import excerpt
 from lakeops.store.base import (
@@ -74,10 +75,9 @@ _clients: PerProcess[tuple[str, str, StoreSettings], Client] = PerProcess(lambda
 def client(scheme: str, bucket: str, settings: StoreSettings) -> Client:
     """The process's client for a bucket. Threads may share it. Raises ``unsupported``, ``StoreError``."""
     if threads_lost():
-        raise LakeopsError(
+        raise unsupported(
             f"{scheme}:// cannot be used here: this process was forked from one that had loaded obstore before. "
-            "Start it with multiprocessing's 'spawn', or use the store only after the fork",
-            kind="unsupported",
+            "Start it with multiprocessing's 'spawn', or use the store only after the fork"
         )
     return _clients.get((scheme, bucket, settings))
 
@@ -144,7 +144,7 @@ def _as_ours(error: Exception, bucket: str, where: str) -> LakeopsError:
     if isinstance(error, ValueError) or "parse path" in said or "parsing Path" in said:
         return InvalidPath(f"bucket {bucket!r} has a name that obstore cannot address (an empty, '.' or '..' segment)")
     if kind == "NotSupportedError" or status == 501:
-        return LakeopsError(f"the server of bucket {bucket!r} cannot do what was asked of {where}", kind="unsupported")
+        return unsupported(f"the server of bucket {bucket!r} cannot do what was asked of {where}")
     if status in {0, 408, 429} or status >= 500:
         why = code or status or "no answer"
         return StoreUnavailable(f"bucket {bucket!r} keeps failing on {where} ({why}); check the endpoint, try again")

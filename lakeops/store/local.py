@@ -31,6 +31,7 @@ from lakeops.model.errors import (
     StoreError,
     StoreUnavailable,
     Transient,
+    unsupported,
 )
 from lakeops.model.names import is_text
 from lakeops.model.sanitising import excerpt
@@ -141,9 +142,7 @@ def _translate(error: OSError, where: str, key: str) -> LakeopsError:
     if code == errno.ENAMETOOLONG:
         return InvalidPath(f"key {key[:200]!a} is too long for this file system")
     if code in _NO_LINKS:
-        return LakeopsError(
-            f"the file system cannot create {shown} atomically; use a local disk or S3", kind="unsupported"
-        )
+        return unsupported(f"the file system cannot create {shown} atomically; use a local disk or S3")
     advice = _ADVICE.get(code or 0, error.strerror or type(error).__name__)
     if code in _PASSING:
         return StoreUnavailable(f"{shown}: {advice}; try again")
@@ -617,9 +616,7 @@ class LocalStore(ObjectStore):
     def presign(self, key: str, expires: int = 900) -> str:
         """Raises ``unsupported``: files have no such URL."""
         del expires
-        raise LakeopsError(
-            f"{self.url}/{key} is a local file and has no presigned URL; read it through lakeops", kind="unsupported"
-        )
+        raise unsupported(f"{self.url}/{key} is a local file and has no presigned URL; read it through lakeops")
 
     def probe(self) -> Capabilities:
         """The abilities of this file system. It has no user metadata and no ETags."""

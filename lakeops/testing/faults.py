@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from lakeops.model.clock import Clock, pause
 from lakeops.model.errors import StoreUnavailable
@@ -135,7 +135,7 @@ class Faults:
 
     def around(self, store: ObjectStore) -> ObjectStore:
         """Wrap a store in this script. ``Stores(wrap=...)`` takes this method."""
-        return FaultyStore(store, self)
+        return cast("ObjectStore", FaultyStore(store, self))
 
     # --- what FaultyStore calls ---
 
@@ -167,16 +167,6 @@ class Faults:
         raise Crash(f"killed at {call.operation} {call.key}")
 
 
-def _counted(operation: str) -> Any:  # noqa: ANN401 - it has the wrapped store's signature
-    def call(self: FaultyStore, *args: Any, **options: Any) -> Any:  # noqa: ANN401
-        first = args[0] if args else options.get("under", "")
-        key = first if isinstance(first, str) else getattr(first, "key", "")
-        with self.faults.during(operation, key, self.url):
-            return getattr(self.inner, operation)(*args, **options)
-
-    return call
-
-
 class FaultyStore:
     """A wrapper of any store, with a script of faults."""
 
@@ -184,15 +174,19 @@ class FaultyStore:
         self.inner = inner
         self.faults: Faults = faults or Faults()
 
-    @property
-    def url(self) -> str:
-        """The inner store's root."""
-        return self.inner.url
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the inner store has
+        """An attribute of the inner store. A call of a method is counted, under the key that it is about."""
+        found = getattr(self.inner, name)
+        if not callable(found):
+            return found
 
-    @property
-    def remote(self) -> bool:
-        """Whether the inner store is far away."""
-        return self.inner.remote
+        def call(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+            first = args[0] if args else options.get("under", "")
+            key = first if isinstance(first, str) else getattr(first, "key", "")
+            with self.faults.during(name, key, self.url):
+                return found(*args, **options)
+
+        return call
 
     def open_checked(self, item: StoredObject) -> Opened:
         with ExitStack() as unless_it_fails:
@@ -213,22 +207,6 @@ class FaultyStore:
         doomed = [*keys]
         with self.faults.during("delete", doomed[0] if doomed else "", self.url):
             return self.inner.delete(doomed)
-
-    open = _counted("open")
-    get = _counted("get")
-    get_range = _counted("get_range")
-    make_directory = _counted("make_directory")
-    sync = _counted("sync")
-    put = _counted("put")
-    swap = _counted("swap")
-    head = _counted("head")
-    list = _counted("list")  # counted when it is asked for, as a scan is
-    borders = _counted("borders")
-    scan = _counted("scan")
-    keeps_versions = _counted("keeps_versions")
-    checksum = _counted("checksum")
-    presign = _counted("presign")
-    probe = _counted("probe")
 
 
 def open_faulty(settings: Settings, faults: Faults, *, clock: Clock | None = None) -> Lake:

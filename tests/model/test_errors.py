@@ -74,10 +74,9 @@ def test_every_kind_that_is_raised_is_listed_with_its_class():
     raised = set()
     for file in package.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                raised |= {
-                    (node.func.id, word.value.value)
-                    for word in node.keywords
-                    if word.arg == "kind" and node.func.id in errors.__all__ and isinstance(word.value, ast.Constant)
-                }
+            for word in node.keywords if isinstance(node, ast.Call) else ():
+                if word.arg == "kind" and isinstance(word.value, ast.Constant):
+                    func = ast.unparse(node.func)
+                    which = ast.unparse(node.args[0]) if func == "partial" else func.removeprefix("errors.")
+                    raised |= {(which, word.value.value)} if which in errors.__all__ else set()
     assert raised == {(which.__name__, kind) for which, some in errors.KINDS.items() for kind in some}

@@ -25,7 +25,6 @@ from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.jobs import PackedTask, Parking, Performer, explained, in_arrow, tries_of, unpack
 from lakeops.engine.spark.session import java_environment, write_package
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, StoreUnavailable, Transient
-from lakeops.ops.gc.unreferenced import ListTask
 from lakeops.ops.listed import PartTask
 from lakeops.ops.mirror.replicate import replicate
 from lakeops.store.base import StoreSettings
@@ -95,7 +94,7 @@ def test_what_was_changed_in_the_store_is_not_used(store):
 
 
 PART = PartTask(S3Store("bucket", "source", StoreSettings()), "", "", "", False, Split(2, 4, 8), "attempt", ())
-TASKS_OF_ALL_KINDS = [Number(1, b"rows"), PART, ListTask("", "", None), (1, 2)]
+TASKS_OF_ALL_KINDS = [Number(1, b"rows"), PART, ("after", "until")]
 
 
 @pytest.mark.parametrize("task", TASKS_OF_ALL_KINDS, ids=lambda task: type(task).__name__)

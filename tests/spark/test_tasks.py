@@ -21,7 +21,7 @@ from lakeops.model.errors import NotAllReplicated
 from lakeops.model.records import Credentials, Strategy
 from lakeops.ops import listed
 from lakeops.ops.fsck.ranges import Uses, check_ranges
-from lakeops.ops.gc.unreferenced import Piece, Slices, scratching
+from lakeops.ops.gc.unreferenced import Slices, scratching
 from lakeops.ops.mirror import copying
 from lakeops.ops.mirror.presence import CheckOptions, check_presence, plan_presence
 from lakeops.ops.mirror.replicate import Replicated, replicate
@@ -91,12 +91,11 @@ def test_workers_find_what_was_put_in_the_background(spark: SparkEngine, store: 
 
 def checked(engine: Engine, store: LocalStore, uses: Uses, folder: Path) -> list[tuple[object, ...]]:
     names = ["data/2026010100/0", "data/2026010100/0-0", "data/2026010100/0-1"]
-    pieces = list[Piece]()
     with scratching(store, folder) as scratch:
         slices = Slices(scratch, [one for rows in listing(names) for one in scratch.write_chunks(rows)])
         slices.upload_for_workers(engine)
-        found = [*check_ranges(engine, store, uses, SMALL, ("path",), slices.cutter, pieces)]
-        free = {name for rows in slices.unreferenced(pieces, engine, ()).batches() for name in rows[0].to_pylist()}
+        found = [*check_ranges(engine, store, uses, SMALL, ("path",), slices)]
+        free = {name for rows in slices.unreferenced(engine, ()).batches() for name in rows[0].to_pylist()}
     said = [
         (number, row, one.flaws, one.entries, one.table and one.table.to_pydict())
         for number, row, one in sorted(found, key=lambda checked: checked[0])

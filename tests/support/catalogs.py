@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import check_writable, lock_repository
+from lakeops.catalog.guards import lock_writable
 from lakeops.catalog.mirrors import mirror_needs as needs_of_mirrors
 from lakeops.catalog.open import Catalog
 from lakeops.catalog.records import BranchState, Publish, Staged
@@ -135,7 +135,7 @@ def expire_commits(catalog: Any, repository_id: str, ids: Iterable[str] | None =
     chosen = None if ids is None else list(ids)
 
     def work(conn: Connection) -> list[str]:
-        check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="expire")
+        lock_writable(conn, repository_id, action="expire", exclusive=True)
         kept: set[str] = set().union(*needs_of_mirrors(conn, repository_id).values())
         for refs in (BRANCH, TAG):
             kept.update(conn.execute(select(refs.c.commit_id).where(refs.c.repository_id == repository_id)).scalars())

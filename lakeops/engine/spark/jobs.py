@@ -31,7 +31,7 @@ import pyarrow as pa
 from lakeops.engine.base import R, T, TaskRows, from_ipc, to_ipc
 from lakeops.model import errors
 from lakeops.model.clock import Ids
-from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient
+from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient, unsupported
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM, TASKS
 
@@ -108,10 +108,9 @@ def unpack(packed: PackedTask[T], store: ObjectStore) -> T:
         try:
             data = store.get(parked.key)
         except ObjectNotFound:
-            raise LakeopsError(
+            raise unsupported(
                 f"a Spark worker does not find {store.url}/{parked.key}, which the driver sees: workers and driver "
-                "need the same storage, a bucket or a directory that all machines mount; or set engine=local",
-                kind="unsupported",
+                "need the same storage, a bucket or a directory that all machines mount; or set engine=local"
             ) from None
         if sha256(data).hexdigest() != parked.digest:
             raise Corrupted(f"{store.url}/{parked.key} is not what the driver sees there; nothing of it was used")
@@ -336,10 +335,9 @@ def explained(text: str) -> LakeopsError:
     """The error for a message of Spark."""
     missing = _MISSING.search(text)
     if missing:
-        return LakeopsError(
+        return unsupported(
             f"a Spark worker cannot import {missing[1]!r}: install lakeops and what it needs for the Python that runs "
-            "on the executors, or set engine=local",
-            kind="unsupported",
+            "on the executors, or set engine=local"
         )
     ours = _OURS.search(text)
     if ours:
@@ -348,7 +346,7 @@ def explained(text: str) -> LakeopsError:
             return kind(ours[2])
     versions = _VERSIONS.search(text)
     if versions:
-        return LakeopsError(f"Spark: {versions[1].strip()} (set PYSPARK_PYTHON, or engine=local)", kind="unsupported")
+        return unsupported(f"Spark: {versions[1].strip()} (set PYSPARK_PYTHON, or engine=local)")
     if "stopped SparkContext" in text:
         return Transient(
             "Spark stopped: its master did not take this application, or somebody ended the session; see that the "

@@ -26,7 +26,7 @@ from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
 
 from lakeops.engine.spark.jobs import Jobs, translated
-from lakeops.model.errors import InvalidInput, LakeopsError, Transient
+from lakeops.model.errors import Transient, invalid_settings, unsupported
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -138,9 +138,7 @@ def connect(master: str | None, conf: Mapping[str, str]) -> Jobs:
 
 def _require_pyspark() -> None:
     if find_spec("pyspark") is None:
-        raise LakeopsError(
-            "PySpark is not installed: install lakeops with its extra 'spark', or set engine=local", kind="unsupported"
-        )
+        raise unsupported("PySpark is not installed: install lakeops with its extra 'spark', or set engine=local")
 
 
 def _on_context(context: SparkContext) -> SparkSession:
@@ -187,9 +185,7 @@ def _remote(url: str) -> Jobs:
     try:
         from pyspark.sql.connect.session import SparkSession
     except ImportError as error:
-        raise LakeopsError(
-            f"Spark Connect needs more packages: pip install 'pyspark[connect]' ({error})", kind="unsupported"
-        ) from None
+        raise unsupported(f"Spark Connect needs more packages: pip install 'pyspark[connect]' ({error})") from None
     return Jobs(SparkSession.builder.remote(url).create(), here=is_here(url), own=True)
 
 
@@ -247,10 +243,9 @@ def java_environment(folder: Path) -> dict[str, str]:
         launcher.chmod(0o755)
         return {"JAVA_HOME": str(folder), "LAKEOPS_JAVA_RUNTIME": str(runtime)}
     there = f"{found} is Java {version}" if version else f"no Java at {found}" if found else "there is no Java"
-    raise LakeopsError(
+    raise unsupported(
         f"Spark needs Java {OLDEST} or newer, and {there}: install a JRE (apt install openjdk-17-jre-headless) or "
-        "lakeops with its extra 'jdk'; or set engine=local",
-        kind="unsupported",
+        "lakeops with its extra 'jdk'; or set engine=local"
     )
 
 
@@ -290,9 +285,7 @@ def _addresses(master: str) -> list[tuple[str, int]]:
             for place in re.split(r"[/;?]", master.removeprefix(scheme), maxsplit=1)[0].split(","):
                 match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:\[\]@\s]+)(?::(\d{1,5}))?", place)
                 if match is None:
-                    raise InvalidInput(
-                        f"spark_master {master!r} must look like {scheme}host:port", kind="invalid_settings"
-                    )
+                    raise invalid_settings(f"spark_master {master!r} must look like {scheme}host:port")
                 found.append((match[1].strip("[]"), int(match[2] or default)))
     return found
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, groupby
 
 import pyarrow as pa
 
 from lakeops.catalog.audit import CatalogSnapshot, RefUpdate, StagedLine
 from lakeops.catalog.records import staged_record
-from lakeops.engine.base import Engine, LocalEngine
+from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import Corrupted, InvalidInput, InvalidPath, LakeopsError
 from lakeops.model.formatting import counted
 from lakeops.model.ids import id_of
@@ -28,7 +28,7 @@ from lakeops.ops.fsck.findings import NAMED, Finding, Severity, found
 from lakeops.ops.fsck.inventory import OWN, check_claim, check_owner, leftovers
 from lakeops.ops.fsck.objects import Entries
 from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers
-from lakeops.ops.gc.unreferenced import Piece, Slices, StoreListing, list_store, scratching
+from lakeops.ops.gc.unreferenced import Slices, StoreListing, list_store, scratching
 from lakeops.ranges.chunker import check_split
 from lakeops.ranges.diff import NEEDED_SCHEMA
 from lakeops.ranges.read import RangeReader
@@ -141,7 +141,7 @@ def check_uploads(records: CatalogSnapshot) -> Iterator[Finding]:
 
 
 def check_rows(
-    ctx: Context, records: CatalogSnapshot, needed: Needed, entries: Entries, checked: Counter[str]
+    ctx: Context, records: CatalogSnapshot, slices: Slices, entries: Entries, checked: Counter[str]
 ) -> Iterator[Finding]:
     """Check staged rows, and the objects of the sound ones."""
     owners = {token: branch.id for branch in records.branches for token in branch.tokens}
@@ -164,7 +164,7 @@ def check_rows(
             table = pa.table(columns, schema=NEEDED_SCHEMA)
             keys = relative(namespace, table["physical_address"])
             sound = proper(keys)
-            needed.add(keys.filter(sound))
+            slices.refer_to(keys.filter(sound))
             for line, good in zip(lines, sound.to_pylist(), strict=True):
                 if not good:
                     where, address = f"branch {branch}, path {line.path}", excerpt(line.physical_address)
@@ -307,18 +307,17 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
         checked["commits"] = len(records.commits)
         entries = Entries(ctx, checked, data=data)
         # A mirror's leftovers are not told, so nothing is joined.
-        needed = Needed(Slices(scratch, () if records.follows else listing.chunks))
-        whole = True
+        slices, whole = Slices(scratch, () if records.follows else listing.chunks), True
         for finding in chain(
             unreadable,
             check_claim(ctx.store, records.repository),
             check_owner(ctx, follows=records.follows),
             check_reflog(records),
             check_history(records),
-            _check_committed(ctx, records, needed, entries, checked),
+            _check_committed(ctx, records, slices, entries, checked),
             check_tokens(records),
             check_uploads(records),
-            check_rows(ctx, records, needed, entries, checked),
+            check_rows(ctx, records, slices, entries, checked),
         ):
             whole = whole and (finding.severity != Severity.ERROR or finding.kind.startswith("object_"))
             yield finding
@@ -330,25 +329,12 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
             return
         # Uploads that are not overdue may still be linked.
         flying = (upload.address for upload in records.uploads if upload.started >= records.overdue)
-        free = needed.slices.unreferenced(needed.pieces, needed.engine, (*OWN, *flying))
+        free = slices.unreferenced(engine.for_work(checked["ranges"] * RANGE_SECONDS), (*OWN, *flying))
         yield from leftovers(free.batches(), records.overdue)
 
 
-@dataclass
-class Needed:
-    """Keys that something refers to, cut into the listing's slices, and the engine that read the ranges."""
-
-    slices: Slices
-    pieces: list[Piece] = field(default_factory=list)
-    engine: Engine = field(default_factory=LocalEngine)
-
-    def add(self, keys: Sequence[str] | pa.ChunkedArray) -> None:
-        """Add keys of the namespace."""
-        self.pieces += self.slices.cutter.cut(keys)
-
-
 def _check_committed(
-    ctx: Context, records: CatalogSnapshot, needed: Needed, entries: Entries, checked: Counter[str]
+    ctx: Context, records: CatalogSnapshot, slices: Slices, entries: Entries, checked: Counter[str]
 ) -> Iterator[Finding]:
 
     def live(commits: Sequence[str]) -> list[str]:
@@ -357,7 +343,7 @@ def _check_committed(
         return [name for name in commits if name in known and not known[name].expired]
 
     wanted = pointers(records)
-    needed.add([layout.metarange_key(one.meta_range_file) for one in wanted])
+    slices.refer_to([layout.metarange_key(one.meta_range_file) for one in wanted])
     uses = Uses()
     # A reader of its own: what this process remembers of a file says nothing about the file.
     reader = RangeReader(ctx.store)
@@ -367,15 +353,14 @@ def _check_committed(
         ctx.progress("fsck: metaranges", done, len(wanted))
 
     yield from check_metaranges(reader, wanted, uses, live=live, on_progress=on_progress)
-    needed.add([*map(layout.range_key, uses.files)])
+    slices.refer_to([*map(layout.range_key, uses.files)])
     total = len(uses)
     ctx.progress("fsck: ranges", 0, total)
-    needed.engine = ctx.engine().for_work(total * RANGE_SECONDS)
-    needed.slices.upload_for_workers(needed.engine)
+    engine = ctx.engine().for_work(total * RANGE_SECONDS)
+    slices.upload_for_workers(engine)
     split = None if split_flaw(records.repository.split) else records.repository.split
     # The leftovers of a mirror are not reported, so nothing is joined, and nothing is written there.
-    cutter = needed.slices.cutter
-    for one in check_ranges(needed.engine, ctx.store, uses, split, entries.columns, cutter, needed.pieces):
+    for one in check_ranges(engine, ctx.store, uses, split, entries.columns, slices):
         checked["ranges"] += 1
         commits: list[str] | None = None
         for finding in entries.flaws_of_range(one):

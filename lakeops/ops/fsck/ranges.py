@@ -19,7 +19,7 @@ from lakeops.model.errors import Corrupted, FileMissing, LakeopsError
 from lakeops.model.records import Split
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.fsck.findings import Finding, found
-from lakeops.ops.gc.unreferenced import Cutter, Piece
+from lakeops.ops.gc.unreferenced import Slices
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.metarange import EMPTY_METARANGE_ID, METARANGE_SCHEMA, Metarange, RangeRow, fixed_bytes, ranges_for
 from lakeops.ranges.read import RangeReader
@@ -211,10 +211,9 @@ def check_ranges(
     uses: Uses,
     split: Split | None,
     columns: tuple[str, ...],
-    cutter: Cutter,
-    pieces: list[Piece],
+    slices: Slices,
 ) -> Iterator[CheckedRange]:
-    """Every range of ``uses``, in any order, each once. ``pieces`` takes in what the cutter leaves of their keys."""
+    """Every range of ``uses``, in any order, each once. ``slices`` take in the references of their rows."""
     numbered = uses.rows()
     waiting: list[list[tuple[int, RangeRow]]] = []
     spoilt: list[CheckedRange] = []
@@ -233,8 +232,8 @@ def check_ranges(
                 waiting.append(usable)
                 yield VerifyTask(tuple(row for _, row in usable), split, columns)
 
-    for task, (ranges, cut) in engine.run(partial(verify, keep=cutter.cut), tasks(), store):
-        pieces += cut
+    for task, (ranges, cut) in engine.run(partial(verify, keep=slices.cutter.cut), tasks(), store):
+        slices.references += cut
         for (number, row), verified in zip(waiting[task], ranges, strict=True):
             open_inside = not verified.closed and uses.inner[number]
             yield number, row, replace(verified, flaws=(*verified.flaws, OPEN)) if open_inside else verified

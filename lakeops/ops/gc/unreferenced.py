@@ -231,8 +231,8 @@ def list_store(
                 return place
     scratch.upload_for_workers(place)
     parts, done = dict[int, StoreListing](), found.names
-    tasks = (ListTask(*borders, found.cutoff) for borders in place.parts(store, after))
-    for number, part in place.run(partial(list_part, scratch=scratch), tasks, store):
+    perform = partial(list_part, cutoff=found.cutoff, scratch=scratch)
+    for number, part in place.run(perform, place.parts(store, after), store):
         parts[number], done = part, done + part.names
         on_progress(done)
     for number in sorted(parts):
@@ -240,19 +240,10 @@ def list_store(
     return place
 
 
-@dataclass(frozen=True, slots=True)
-class ListTask:
-    """The part of a namespace behind the key ``after``, up to ``until``."""
-
-    after: str
-    until: str
-    cutoff: datetime | None
-
-
-def list_part(task: ListTask, store: ObjectStore, *, scratch: Scratch) -> StoreListing:
-    """List the task's part into scratch files. Safe to run any number of times."""
-    found = StoreListing(task.cutoff)
-    for listing in gathered(store.scan(after=task.after, until=task.until, skip_special=True, moving=True), _BATCH):
+def list_part(part: tuple[str, str], store: ObjectStore, *, cutoff: datetime | None, scratch: Scratch) -> StoreListing:
+    """List a part of ``Engine.parts`` into scratch files. Safe to run any number of times."""
+    found, (after, until) = StoreListing(cutoff), part
+    for listing in gathered(store.scan(after=after, until=until, skip_special=True, moving=True), _BATCH):
         found.take(listing, scratch)
     return found
 
@@ -284,18 +275,17 @@ def unreferenced(
     slices = Slices(scratch, listed)
     engine = engine.for_work((slices.count + sum(ranges["count"].to_pylist())) * _ROW_SECONDS)
     slices.upload_for_workers(engine)
-    cutter, references = slices.cutter, list[Piece]()
     for some in addresses:
-        references += cutter.cut(managed(store.url, some))
+        slices.refer_to(managed(store.url, some))
     most = ranges_for(_TOGETHER if engine.in_process else _TOGETHER_ON_SPARK, [ranges])
     group, total = min(engine.group(ranges.num_rows), most), ranges.num_rows
     neighbours, done = Metarange(ranges.sort_by("first_path")), 0
     tasks = (tuple(neighbours.rows(i, min(i + group, total))) for i in range(0, total, group))
-    for number, read in engine.run(partial(read_references, cutter=cutter), tasks, store):
-        references += read
+    for number, read in engine.run(partial(read_references, cutter=slices.cutter), tasks, store):
+        slices.references += read
         done += min(group, total - number * group)
         on_progress(done, total)
-    return slices.unreferenced(references, engine, prefixes)
+    return slices.unreferenced(engine, prefixes)
 
 
 class Unreferenced:
@@ -396,7 +386,7 @@ def _out_of_order() -> Transient:
 
 
 class Slices:
-    """A listing in slices of some chunks each, of about equal sizes.
+    """A listing in slices of some chunks each, of about equal sizes, and the ``references`` to it, cut likewise.
 
     The cutter's borders are the first name of each slice, and one past the last name. So slices of references have
     similar sizes.
@@ -406,6 +396,7 @@ class Slices:
         if any(before.last >= after.first for before, after in pairwise(chunks)):
             raise _out_of_order()
         self.count: int = sum(chunk.count for chunk in chunks)
+        self.references: list[Piece] = []
         self._scratch = scratch
         slices = max(-(-self.count // SLICE), -(-sum(chunk.size_bytes for chunk in chunks) // SLICE_BYTES))
         starts, slices = accumulate((chunk.count for chunk in chunks), initial=0), min(SLICES, slices)
@@ -419,12 +410,17 @@ class Slices:
         if self._slices:
             self._scratch.upload_for_workers(engine)
 
-    def unreferenced(self, references: Iterable[Piece], engine: Engine, prefixes: Iterable[str]) -> Unreferenced:
+    def refer_to(self, keys: Sequence[str] | pa.Array | pa.ChunkedArray) -> None:
+        """Add references to keys of the namespace."""
+        self.references += self.cutter.cut(keys)
+
+    def unreferenced(self, engine: Engine, prefixes: Iterable[str]) -> Unreferenced:
         """Join the slices: the objects that no reference is equal to, and that lie under none of the prefixes."""
+        self.upload_for_workers(engine)
         # The threads that read are gone, and what they had freed would stay with them.
         pa.default_memory_pool().release_unused()
         by_slice = defaultdict[int, list[Piece]](list)
-        for piece in references:
+        for piece in self.references:
             by_slice[piece.slice].append(piece)
         tasks = [JoinTask(some, tuple(by_slice[number])) for number, some in enumerate(self._slices)]
         group = 1 if engine.in_process else min(_SLICES_ON_SPARK, engine.group(len(tasks)))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, LakeopsError, StoreError, Transient
+from lakeops.model.errors import InvalidInput, StoreError, Transient, unsupported
 from lakeops.store.base import StoreSettings
 from lakeops.store.open import Location, parse_location
 from lakeops.store.s3 import replication_rules as rules
@@ -160,10 +160,9 @@ def start_batch(plan: ReplicationSetup) -> str:
         StoreError: S3 refused.
     """
     if plan.batch is None:
-        raise LakeopsError(
+        raise unsupported(
             "there is no batch replication here: the source is empty, or its server is not AWS; "
-            "'lakeops mirror replicate' copies what is there",
-            kind="unsupported",
+            "'lakeops mirror replicate' copies what is there"
         )
     return rules.start_job(rules.control_client(plan.batch["region"]), plan.batch["job"])
 

@@ -23,7 +23,15 @@ import botocore.exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
-from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, ObjectNotFound, StoreError, StoreUnavailable
+from lakeops.model.errors import (
+    InvalidInput,
+    InvalidPath,
+    LakeopsError,
+    ObjectNotFound,
+    StoreError,
+    StoreUnavailable,
+    unsupported,
+)
 from lakeops.store.base import StoreSettings
 from lakeops.store.bucket import PerProcess, no_bucket
 from lakeops.store.s3.direct import DEFAULT_REGION, NO_ANSWER, check_answers, let_parsers_read_anything
@@ -217,7 +225,7 @@ def _from_answer(error: ClientError, bucket: str, where: str) -> LakeopsError:
     if code == "KeyTooLongError":
         return InvalidPath(f"{where} is longer than this server takes")
     if status == 501 or code == "NotImplemented":
-        return LakeopsError(f"the server of {place} cannot do what was asked of {where} ({code})", kind="unsupported")
+        return unsupported(f"the server of {place} cannot do what was asked of {where} ({code})")
     if code in _PASSING or status in {404, 429} or status >= 500:
         return StoreUnavailable(f"{place} keeps failing on {where} ({code or status}); try again later")
     return StoreError(f"{place} refuses {where} ({code or status}); see the server's documentation of this code")

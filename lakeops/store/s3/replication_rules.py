@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from lakeops.model.errors import InvalidInput, LakeopsError, PreconditionFailed, StoreError
+from lakeops.model.errors import InvalidInput, PreconditionFailed, StoreError, unsupported
 from lakeops.store.base import StoreSettings
 from lakeops.store.s3.client import client, code_of, status_of, translated
 
@@ -161,10 +161,9 @@ class Bucket:
                 yield
             except ClientError as error:
                 if status_of(error) in {405, 501}:
-                    raise LakeopsError(
+                    raise unsupported(
                         f"bucket {self.name!r}: {doing} is nothing that its server knows ({code_of(error)}): it cannot "
-                        "replicate by itself; 'lakeops mirror replicate' copies",
-                        kind="unsupported",
+                        "replicate by itself; 'lakeops mirror replicate' copies"
                     ) from None
                 if status_of(error) == 403 and code_of(error) in {"AccessDenied", "403", "Forbidden"}:
                     raise StoreError(
