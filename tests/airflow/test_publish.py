@@ -342,16 +342,24 @@ def test_a_branch_that_only_some_writers_write_again_is_kept(flights, run):
     assert flights.branch("own").exists("b"), "somebody else's commit is kept"
 
 
-@pytest.mark.parametrize(("on_newer", "state"), [("publish", "success"), ("skip", "skipped"), ("fail", "failed")])
-def test_an_older_run_that_is_cleared_goes_over_newer_data_only_if_it_may(flights, on_newer, state):
-    dag = build(f"newer-{on_newer}", checked=False, on_newer=on_newer)
+@pytest.mark.parametrize(
+    ("on_newer", "state", "data"),
+    [
+        ("publish", "success", "hail"),
+        ("publish", "success", "rain"),
+        ("skip", "skipped", "hail"),
+        ("fail", "failed", "hail"),
+    ],
+)
+def test_an_older_run_that_is_cleared_goes_over_newer_data_only_if_it_may(flights, on_newer, state, data):
+    dag = build(f"newer-{on_newer}-{data}", checked=False, on_newer=on_newer)
     older, newer = (datetime(2013, 1, day, tzinfo=UTC) for day in (1, 2))
     for when, weather in ((older, "rain"), (newer, "snow")):
         ended = states(dag.test(run_after=when, logical_date=when, run_conf={"weather": weather}))
         assert ended["publish.merge"] == "success"
     ended = states(dag.test(run_after=older, logical_date=older, run_conf={"weather": "hail"}))
     assert ended["publish.merge"] == state
-    assert flights.ref("main").read("weather/part-0") == (b"hail" if on_newer == "publish" else b"snow")
+    assert flights.ref("main").read("weather/part-0") == (data.encode() if on_newer == "publish" else b"snow")
 
 
 @pytest.mark.parametrize("on_newer", ["skip", "fail"])

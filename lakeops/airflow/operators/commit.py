@@ -175,8 +175,8 @@ class LakeopsCherryPickOperator(LakeopsRevertOperator):
 class LakeopsImportOperator(LakeopsPublishOperator):
     """Makes a prefix of a branch hold what a bucket's prefix or a directory holds, uncopied; returns the commit record.
 
-    The source is listed at every try and after every clearing. So a task that is cleared imports what has come since,
-    and publishes nothing when nothing has.
+    The source is listed at every try until one has published, and after every clearing. So a task that is cleared
+    imports what has come since, and publishes nothing when nothing has.
 
     Args:
         source: ``s3://bucket/prefix`` or ``file:///directory``.
