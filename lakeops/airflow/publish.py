@@ -350,7 +350,7 @@ class WriteAuditPublish:
 
             given = {} if isinstance(self._approval, bool) else self._approval
             asking = LakeopsApprovalOperator(task_id="approve", **merged, **{**self._task_args, **given})
-            shown = f"{{{{ ti.xcom_pull(task_ids='{asking.task_id}', key='shown'{self._here}) or '' }}}}"
+            shown = f"{{{{ ti.xcom_pull(task_ids='{asking.task_id}', key='shown'{self._here}) or 'no answer' }}}}"
             names.append(APPROVAL)
             for found in checked:
                 found >> asking

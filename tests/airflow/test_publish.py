@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ from support.dags import known, states, tries  # noqa: E402
 from lakeops.airflow.approval import LakeopsApprovalOperator  # noqa: E402
 from lakeops.airflow.compat import TaskAwaitingInput  # noqa: E402
 from lakeops.airflow.operators import LakeopsCommitOperator, LakeopsCreateBranchOperator, LakeopsRevertOperator  # noqa: E402
+from lakeops.airflow.previews import MergeOutcome  # noqa: E402
 from lakeops.airflow.publish import WriteAuditPublish  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
@@ -981,6 +983,32 @@ def test_a_branch_that_requires_the_checks_of_a_block_takes_what_it_checked(flig
     run = build("checked").test()
     assert states(run)["publish.merge"] == "success"
     source = flights.branch("main").head.parents[1]
+def test_an_approval_counts_for_what_it_has_shown_alone(flights, monkeypatch):
+    """Others change what the merge would do, so the approval is cleared. Then somebody marks it as success."""
+    answered_with(answer("Approve"), monkeypatch, other_commit(flights, "flights/part-0"))
+    dag, when = build("once", approval=True, strategy="source-wins", on_clear="keep"), datetime(2013, 1, 1, tzinfo=UTC)
+    for marked in (None, r"publish\.approve"):
+        ended = states(dag.test(run_after=when, logical_date=when, mark_success_pattern=marked))
+        assert (ended["publish.approve"], ended["publish.merge"]) == ("success", "failed")
+        assert flights.ref("main").read("flights/part-0") == b"theirs"
+
+
+@pytest.mark.parametrize(
+    "event", [None, answer("Approve", user=None), {"error": "no response", "error_type": "timeout"}]
+)
+def test_what_was_shown_is_told_once_a_person_has_answered(flights, asked, event):
+    change(flights)
+    told = Told()
+    context: Any = {**CONTEXT, "ti": told}
+    kept = ask(approve(), context)
+    if event:
+        with suppress(AirflowFailException):
+            approve().execute_complete(context, event, **kept)
+    assert "shown" not in told
+    approve().execute_complete(context, answer("Approve"), **kept)
+    assert told["shown"] == MergeOutcome.of(flights, "main", "dev").shown
+
+
     assert [check.name for check in flights.ref(source).verdicts()] == ["complete"]
 
 
