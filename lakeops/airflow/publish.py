@@ -126,6 +126,7 @@ class WriteAuditPublish:
         self._task_args = {**RETRIES, **(task_args or {})}
         self._checks: set[str] = set()
         self._empty: set[str] = set()
+        self._begun: dict[Any, Any] = {}
         self.commit_id: str = ""
         self.create: operators.LakeopsCreateBranchOperator
         self.commit: operators.LakeopsCommitOperator
@@ -242,7 +243,6 @@ class WriteAuditPublish:
                 continue
             mapped = getattr(found, "partial_kwargs", None)  # of a task that is expanded
             first = found._post_execute_hook if mapped is None else mapped.get("post_execute")  # noqa: SLF001
-            failing = found.on_failure_callback or []
 
             def passed(context: Context, result: Any = None, first: Any = first) -> None:
                 if first is not None:
@@ -252,12 +252,11 @@ class WriteAuditPublish:
             def failed(context: Context) -> None:
                 self._record_task(context, str(context.get("exception") or "it failed"))
 
-            failing = [*(failing if isinstance(failing, Sequence) else [failing]), failed]
-            if mapped is None:
-                found._post_execute_hook = passed  # noqa: SLF001 - what the argument post_execute sets
-                found.on_failure_callback = failing
-            else:
-                mapped.update(post_execute=passed, on_failure_callback=failing)
+            changed: dict[str, Any] = {"_post_execute_hook" if mapped is None else "post_execute": passed}
+            for kind, callback in (("on_execute_callback", self._begin), ("on_failure_callback", failed)):
+                own = getattr(found, kind) or []
+                changed[kind] = [*(own if isinstance(own, Sequence) else [own]), callback]
+            (vars(found) if mapped is None else mapped).update(changed)
 
     def sql(self, name: str, sql: str, tables: Mapping[str, str] | None = None, **task_args: Any) -> Any:
         """A check that fails when a query of the commit finds rows: ``publish.sql("no_negatives", "SELECT ...")``.
@@ -271,9 +270,13 @@ class WriteAuditPublish:
         return made
 
     def _record_task(self, context: Context, finding: str | None) -> None:
-        """Record the verdict of a task that is no check of lakeops."""
-        task: Any = context["task"]
-        at = task.render_template({**self._common, "commit": self.commit_id}, context)
+        """Record the verdict of a task that is no check of lakeops, on the commit that it began with."""
+        at = self._begun.get(context["ti"].id) or self._begin(context)
+    def _begin(self, context: Any) -> Any:
+        """Note the commit that a task begins with: its template may name another one later."""
+        at = context["task"].render_template({**self._common, "commit": self.commit_id}, context)
+        return self._begun.setdefault(context["ti"].id, at)
+
         with opened(at["repo"], at["lakeops_conn_id"]) as repository:
             self._record(repository, at["commit"], finding, context)
 

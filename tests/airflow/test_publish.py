@@ -1214,6 +1214,38 @@ def test_no_check_answers_for_a_person():
 
         @publish.output("flights/")
         def flights_(url): ...
+def test_an_audit_judges_the_commit_that_it_began_with(flights):
+    """Meanwhile the writer and the commit are cleared, and the XCom of the commit is another one's."""
+    from airflow.sdk.execution_time.xcom import XCom
+
+    read: dict[str, str] = {}
+    with sdk.DAG("replaced", schedule=None) as dag, WriteAuditPublish(repo="flights", message="Publish") as publish:
+
+        @publish.output("flights/")
+        def flights_(url):
+            write_to(url, "f")
+
+        @sdk.task(retries=0)
+        def audit(name, commit_id, branch, ti=None):
+            with Lake.open() as lake:
+                later = lake.repository("flights").branch(branch).commit(name, allow_empty=True)
+            read[name] = commit_id
+            where = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": "publish.commit"}
+            XCom.set(key="return_value", value=later.to_json(), **where)
+            if name == "bad":
+                raise ValueError("broken")
+
+        own = (publish.commit_id, publish.branch)
+        publish.audit(*(audit.override(task_id=name)(name, *own) for name in ("good", "bad")))
+        publish.audit(audit.override(task_id="many").partial(commit_id=own[0], branch=own[1]).expand(name=["many[0]"]))
+        flights_()
+    known(dag).test()
+    assert len(set(read.values())) == 3
+    for name, commit in read.items():
+        found = {one.name: one.state for one in flights.ref(commit).verdicts()}
+        assert found[name] == ("failed" if name == "bad" else "passed")
+
+
 
         @publish.check
         def approval(ref): ...
