@@ -162,7 +162,7 @@ class WriteAuditPublish:
         def decorate(write: Callable[..., Any]) -> BlockTask:
             def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> Any:
                 at = lakeops_at
-                with opened(at["repo"], at["lakeops_conn_id"], at["branch"]) as repository:
+                with opened(at["repo"], at["lakeops_conn_id"], at["branch"], prefix=at["prefix"]) as repository:
                     if prefix and not at["prefix"]:
                         raise InvalidInput(f"prefix must not be empty: {prefix!r} has given nothing")
                     branch = repository.branch(at["branch"])
@@ -195,13 +195,10 @@ class WriteAuditPublish:
 
         The function gets a handle for reading the commit (``lakeops.Ref``) first, then the arguments that the task is
         called with. Any finding fails the task at once, without retry, so nothing is published. So does an answer that
-        is neither None nor texts, such as False. The task records the
-        verdict, under its name in the block: the merge takes no commit without it. ``@publish.check(retries=2,
-        pool="warehouse")`` gives the task arguments of Airflow's.
+        is neither None nor texts, such as False. The task records the verdict, under its name in the block: the merge
+        takes no commit without it. ``@publish.check(retries=2, pool="warehouse")`` gives it arguments of Airflow's.
         """
-        if check is None:
-            return partial(self._check, task_args=task_args)
-        return self._check(check, task_args)
+        return partial(self._check, task_args=task_args) if check is None else self._check(check, task_args)
 
     def _check(self, check: Callable[..., Iterable[str] | None], task_args: Mapping[str, Any]) -> BlockTask:
         def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> None:
@@ -272,13 +269,13 @@ class WriteAuditPublish:
     def _record_task(self, context: Context, finding: str | None) -> None:
         """Record the verdict of a task that is no check of lakeops, on the commit that it began with."""
         at = self._begun.get(context["ti"].id) or self._begin(context)
+        with opened(at["repo"], at["lakeops_conn_id"]) as repository:
+            self._record(repository, at["commit"], finding, context)
+
     def _begin(self, context: Any) -> Any:
         """Note the commit that a task begins with: its template may name another one later."""
         at = context["task"].render_template({**self._common, "commit": self.commit_id}, context)
         return self._begun.setdefault(context["ti"].id, at)
-
-        with opened(at["repo"], at["lakeops_conn_id"]) as repository:
-            self._record(repository, at["commit"], finding, context)
 
     def _record(self, repository: Repository, commit: str, finding: str | None, context: Any = None) -> None:
         """Record the verdict of the running task. A mapped task has passed when each of its instances has."""
@@ -307,10 +304,8 @@ class WriteAuditPublish:
         found = {one.name: one for one in ref.verdicts()}
         all_of_them = [found.get(f"{name}[{index}]") for index in range(count)]
         failed = [one.findings for one in all_of_them if one is not None and one.state == FAILED]
-        if failed:
-            record(name, failed[0])
-        elif all(all_of_them):
-            record(name, None)
+        if failed or all(all_of_them):
+            record(name, next(iter(failed), None))
 
     def _check_name(self, task_id: str) -> str:
         prefix: str = self.group.child_id("")  # type: ignore[no-untyped-call]

@@ -371,6 +371,12 @@ def test_what_happens_when_there_is_nothing_to_commit(flights, run):
     assert flights.branch("dev").commit_id == empty["id"]
 
 
+def test_no_checks_are_none(flights, run):
+    flights.create_branch("dev").put("a", b"1")
+    run(commit(checks=None))
+    assert run(merge(checks=None, despite_checks=None))["reference"] == flights.ref("main").commit_id
+
+
 def test_an_unknown_way_to_treat_nothing_is_refused_when_the_dag_is_read():
     with pytest.raises(InvalidInput, match="on_empty must be one of succeed, skip, fail, commit"):
         commit(on_empty="ignore")

@@ -277,16 +277,25 @@ def test_what_a_task_appends_is_there_once_however_often_it_runs(flights, monkey
         assert len(list(flights.ref("main").list("events/"))) == number
 
 
-def test_an_output_whose_prefix_a_template_has_left_empty_replaces_nothing(flights):
-    with sdk.DAG("nothing", schedule=None) as dag, WriteAuditPublish(repo="flights", message="Publish") as publish:
+@pytest.mark.parametrize("native", [False, True])
+def test_an_output_whose_prefix_a_template_made_no_text_of_replaces_nothing(flights, native):
+    params: dict[str, Any] = {"empty": "", "none": None, "some": ["a", "b"], "day": 20130101}
+    with (
+        sdk.DAG(f"nothing-{native}", schedule=None, params=params, render_template_as_native_obj=native) as dag,
+        WriteAuditPublish(repo="flights", message="Publish") as publish,
+    ):
+        for name in params:
 
-        @publish.output("{{ dag_run.conf.get('day', '') }}")
-        def write(url):
-            write_to(url, "x")
+            @publish.output(f"{{{{ params.{name} }}}}", task_id=name, retries=1, retry_delay=timedelta(0))
+            def write(url):
+                write_to(url, "x")
 
-        write()
+            write()
     other_commit(flights, "other/a")()
-    assert states(known(dag).test())["publish.write"] == "failed"
+    ended = known(dag).test()
+    failed = {name for name in params if states(ended)[f"publish.{name}"] == "failed"}
+    assert failed == (params.keys() if native else params.keys() - {"day"})
+    assert {tries(ended)[f"publish.{name}"] for name in failed} == {1}, "it says what is wrong, at once"
     assert [entry.path for entry in flights.ref("main").list()] == ["other/a"]
 
 
@@ -359,7 +368,7 @@ def test_an_older_run_that_is_cleared_goes_over_newer_data_only_if_it_may(flight
     for when, weather in ((older, "rain"), (newer, "snow")):
         ended = states(dag.test(run_after=when, logical_date=when, run_conf={"weather": weather}))
         assert ended["publish.merge"] == "success"
-    ended = states(dag.test(run_after=older, logical_date=older, run_conf={"weather": "hail"}))
+    ended = states(dag.test(run_after=older, logical_date=older, run_conf={"weather": data}))
     assert ended["publish.merge"] == state
     assert flights.ref("main").read("weather/part-0") == (data.encode() if on_newer == "publish" else b"snow")
 
@@ -974,15 +983,6 @@ def test_what_was_approved_is_published_or_nothing(flights, monkeypatch, path, p
         assert flights.ref("main").read("flights/part-0") == b"theirs", "nobody has agreed to undo that"
 
 
-def test_a_branch_that_requires_the_checks_of_a_block_takes_what_it_checked(flights):
-    flights.require_check("main", "complete")
-    flights.create_branch("dev").put("x", b"1")
-    flights.branch("dev").commit("unchecked")
-    with raising("missing_check", "lacks 'complete'"):
-        flights.merge("dev", "main")
-    run = build("checked").test()
-    assert states(run)["publish.merge"] == "success"
-    source = flights.branch("main").head.parents[1]
 def test_an_approval_counts_for_what_it_has_shown_alone(flights, monkeypatch):
     """Others change what the merge would do, so the approval is cleared. Then somebody marks it as success."""
     answered_with(answer("Approve"), monkeypatch, other_commit(flights, "flights/part-0"))
@@ -1009,6 +1009,15 @@ def test_what_was_shown_is_told_once_a_person_has_answered(flights, asked, event
     assert told["shown"] == MergeOutcome.of(flights, "main", "dev").shown
 
 
+def test_a_branch_that_requires_the_checks_of_a_block_takes_what_it_checked(flights):
+    flights.require_check("main", "complete")
+    flights.create_branch("dev").put("x", b"1")
+    flights.branch("dev").commit("unchecked")
+    with raising("missing_check", "lacks 'complete'"):
+        flights.merge("dev", "main")
+    run = build("checked").test()
+    assert states(run)["publish.merge"] == "success"
+    source = flights.branch("main").head.parents[1]
     assert [check.name for check in flights.ref(source).verdicts()] == ["complete"]
 
 
@@ -1205,15 +1214,6 @@ def test_an_audit_that_is_marked_as_success_is_no_verdict(flights, marked):
     assert not flights.ref("main").exists("flights/p.csv")
 
 
-def test_no_check_answers_for_a_person():
-    with (
-        pytest.raises(InvalidInput, match="is a person's answer"),
-        sdk.DAG("forged", schedule=None),
-        WriteAuditPublish(repo="flights", message="Publish") as publish,
-    ):
-
-        @publish.output("flights/")
-        def flights_(url): ...
 def test_an_audit_judges_the_commit_that_it_began_with(flights):
     """Meanwhile the writer and the commit are cleared, and the XCom of the commit is another one's."""
     from airflow.sdk.execution_time.xcom import XCom
@@ -1246,6 +1246,15 @@ def test_an_audit_judges_the_commit_that_it_began_with(flights):
         assert found[name] == ("failed" if name == "bad" else "passed")
 
 
+def test_no_check_answers_for_a_person():
+    with (
+        pytest.raises(InvalidInput, match="is a person's answer"),
+        sdk.DAG("forged", schedule=None),
+        WriteAuditPublish(repo="flights", message="Publish") as publish,
+    ):
+
+        @publish.output("flights/")
+        def flights_(url): ...
 
         @publish.check
         def approval(ref): ...

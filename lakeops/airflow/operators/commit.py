@@ -109,7 +109,7 @@ class LakeopsCommitOperator(LakeopsPublishOperator):
 
     def __init__(self, *, branch: str, message: str, checks: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(branch=branch, message=message, **kwargs)
-        self.checks = checks
+        self.checks = checks or ()
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         empty = self.on_empty == "commit"
@@ -292,7 +292,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         self.message = message
         self.metadata = metadata
         self.shown = shown
-        self.checks = checks
+        self.checks = checks or ()
         self.despite_checks = despite_checks
         self.on_newer = on_newer
         if self.on_newer not in get_args(OnNewer):
