@@ -249,6 +249,7 @@ class WriteAuditPublish:
             def failed(context: Context) -> None:
                 self._record_task(context, str(context.get("exception") or "it failed"))
 
+            # What the operator's arguments post_execute, on_execute_callback and on_failure_callback set.
             changed: dict[str, Any] = {"_post_execute_hook" if mapped is None else "post_execute": passed}
             for kind, callback in (("on_execute_callback", self._begin), ("on_failure_callback", failed)):
                 own = getattr(found, kind) or []
