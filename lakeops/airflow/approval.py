@@ -154,8 +154,8 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
 
     The answer is recorded as the commit's check ``approval``, passed or failed, with the name of the person and the
     reason that was given. An answer that nobody gave (``defaults``) is none. The XCom ``shown`` is a fingerprint of
-    the form, and ``destination_head`` the commit that it was made for. Give ``shown`` to the merge operator, as the
-    block ``WriteAuditPublish`` does: it then publishes what was approved, or nothing.
+    the form that a person has answered, and ``destination_head`` the commit that it was made for. Give ``shown`` to the
+    merge operator, as the block ``WriteAuditPublish`` does: it then publishes what was approved, or nothing.
 
     Args:
         source: the ref to merge, best a commit id: what is approved is then what is merged.
@@ -205,11 +205,11 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             if outcome.conflicts:
                 point_to(self.kind, page, self)
                 raise MergeConflict(commit.id, destination, outcome.conflicts)
-        context["ti"].xcom_push(key="shown", value=outcome.shown)
         context["ti"].xcom_push(key="destination_head", value=head)
         place = f"lakefs://{repository.id}/{destination}"
         if outcome.shown == NOTHING:
             self.log.info("Nobody is asked: %s has all of %s", place, commit.id)
+            context["ti"].xcom_push(key="shown", value=NOTHING)
             return {"approved_by": None, "approved_at": None, "source": commit.id, "chosen_options": [self.APPROVE]}
         if not self._own_subject:
             line = safe(commit.message.splitlines()[0])
@@ -246,9 +246,9 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         }
 
     def _record(self, context: Context, event: Mapping[str, Any], about: str) -> str:
-        """Record the answer on the commit that was shown: the source may be elsewhere by now. Returns the reason."""
+        """Record a person's answer on the commit that was shown, and tell the merge what was. Returns the reason."""
         reason = str((event["params_input"] or {}).get(REASON) or "")
-        commit, user = about.split(maxsplit=1)[0], event["responded_by_user"]
+        (commit, shown), user = about.split(maxsplit=1), event["responded_by_user"]
         if user is not None:
             said: dict[str, str] = {"by": _person(user), "run": str(context.get("run_id") or "")}
             with self.opened() as repository:
@@ -257,6 +257,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
                 else:
                     emit("lakeops.rejected", repository=repository.id, check=APPROVAL)
                     repository.ref(commit).fail_check(APPROVAL, reason or "rejected", **said)
+            context["ti"].xcom_push(key="shown", value=shown)  # with no answer to it, an earlier one would count for it
         return f" ({reason})" if reason else ""
 
 

@@ -13,16 +13,15 @@ or exists already as it was asked for.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowException, conf
+from airflow.providers.common.compat.sdk import conf
 
 from lakeops.model import errors
 from lakeops.model.ids import RESERVED, Origin
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from lakeops.lake.mirror import Mirror
     from lakeops.model.records import Commit, RefRecord
 
-log: logging.Logger = logging.getLogger(__name__)
-
 MISTAKES = (errors.InvalidInput, errors.NotFound, errors.PreconditionFailed, errors.CatalogError)
 """Errors that come again when a task does the same again, and whose message says it all."""
 
@@ -50,6 +47,7 @@ class TaskRun:
         logical_date: None in runs that have none.
         link: the web address of the task's log; None when Airflow's own address is not configured.
         approved_by: who approved of what the task does, as Airflow has it.
+        start_date: when this try began.
         first_try: the number of the first try since the task was cleared, if it was.
     """
 
@@ -59,6 +57,7 @@ class TaskRun:
     map_index: int
     try_number: int
     logical_date: str | None
+    start_date: datetime
     link: str | None = None
     approved_by: str | None = None
     first_try: int = 1
@@ -74,6 +73,7 @@ class TaskRun:
             map_index=-1 if task.map_index is None else task.map_index,
             try_number=task.try_number,
             logical_date=None if logical_date is None else logical_date.isoformat(),
+            start_date=getattr(task, "start_date", None) or datetime.now(UTC),
             # Without its own address Airflow makes up a host, and the link would lead nowhere.
             link=getattr(task, "log_url", None) if conf.get("api", "base_url", fallback=None) else None,
             # Clearing a task adds the tries that it has had to its maximum.
@@ -137,11 +137,14 @@ def commit(
 
     Raises ``NoChanges`` when there is neither, and ``allow_empty`` is not set.
     """
+    # What is staged is new work at every try, for another task has staged it. The request of an earlier try would drop
+    # it as staged again where the commit of that try holds the same, though others have published over it since.
+    described = Origin({**run.metadata(metadata), "airflow_start_date": run.start_date.isoformat()})
 
     def make(number: int, *, again: bool) -> Commit:
         return branch.commit(
             message,
-            run.metadata(metadata),
+            described,
             idempotency_key=run.key("commit", branch.id, number=number),
             allow_empty=allow_empty and not again,
             checks=checks,
@@ -266,9 +269,9 @@ def replay(
 def _with_new_work(repository: Repository, branch: Branch, run: TaskRun, make: Callable[..., Commit]) -> Commit:
     """Call ``make`` until it finds no changes. Returns the last commit on the branch that a call has published.
 
-    A refusal of new work ends the search too, when an earlier try has published and was killed: the task is done.
-    Commits that somebody has taken off the branch, and those of an earlier branch of that name, are skipped. ``make``
-    takes the number of a key, and ``again``: the branch has a commit of this task already.
+    The commit of an earlier try ends the search too: that try was killed, and the task is done. Commits that somebody
+    has taken off the branch, and those of an earlier branch of that name, are skipped. ``make`` takes the number of a
+    key, and ``again``: the branch has a commit of this task already.
     """
     latest: Commit | None = None
     number = 0
@@ -281,15 +284,10 @@ def _with_new_work(repository: Repository, branch: Branch, run: TaskRun, make: C
             if latest is None:
                 raise
             return latest
-        except (AirflowException, errors.MergeConflict, *MISTAKES) as refused:
-            if latest is None or not run.tried_before(latest):
-                raise
-            log.info("An earlier try has published commit %s, and no more is done: %s", latest.id, refused)
-            return latest
         if _head_has(repository, branch.commit_id, found):
             latest = found
-            # Only a commit that this call has published ends the search. After an earlier one there may be new work.
-            if not _head_has(repository, before, found):
+            # A commit of before the task was cleared does not end the search: there may be new work.
+            if run.tried_before(found) or not _head_has(repository, before, found):
                 return found
 
 

@@ -126,6 +126,7 @@ class WriteAuditPublish:
         self._task_args = {**RETRIES, **(task_args or {})}
         self._checks: set[str] = set()
         self._empty: set[str] = set()
+        self._begun: dict[Any, Any] = {}
         self.commit_id: str = ""
         self.create: operators.LakeopsCreateBranchOperator
         self.commit: operators.LakeopsCommitOperator
@@ -161,7 +162,7 @@ class WriteAuditPublish:
         def decorate(write: Callable[..., Any]) -> BlockTask:
             def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> Any:
                 at = lakeops_at
-                with opened(at["repo"], at["lakeops_conn_id"], at["branch"]) as repository:
+                with opened(at["repo"], at["lakeops_conn_id"], at["branch"], prefix=at["prefix"]) as repository:
                     if prefix and not at["prefix"]:
                         raise InvalidInput(f"prefix must not be empty: {prefix!r} has given nothing")
                     branch = repository.branch(at["branch"])
@@ -194,13 +195,10 @@ class WriteAuditPublish:
 
         The function gets a handle for reading the commit (``lakeops.Ref``) first, then the arguments that the task is
         called with. Any finding fails the task at once, without retry, so nothing is published. So does an answer that
-        is neither None nor texts, such as False. The task records the
-        verdict, under its name in the block: the merge takes no commit without it. ``@publish.check(retries=2,
-        pool="warehouse")`` gives the task arguments of Airflow's.
+        is neither None nor texts, such as False. The task records the verdict, under its name in the block: the merge
+        takes no commit without it. ``@publish.check(retries=2, pool="warehouse")`` gives it arguments of Airflow's.
         """
-        if check is None:
-            return partial(self._check, task_args=task_args)
-        return self._check(check, task_args)
+        return partial(self._check, task_args=task_args) if check is None else self._check(check, task_args)
 
     def _check(self, check: Callable[..., Iterable[str] | None], task_args: Mapping[str, Any]) -> BlockTask:
         def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> None:
@@ -242,7 +240,6 @@ class WriteAuditPublish:
                 continue
             mapped = getattr(found, "partial_kwargs", None)  # of a task that is expanded
             first = found._post_execute_hook if mapped is None else mapped.get("post_execute")  # noqa: SLF001
-            failing = found.on_failure_callback or []
 
             def passed(context: Context, result: Any = None, first: Any = first) -> None:
                 if first is not None:
@@ -252,12 +249,12 @@ class WriteAuditPublish:
             def failed(context: Context) -> None:
                 self._record_task(context, str(context.get("exception") or "it failed"))
 
-            failing = [*(failing if isinstance(failing, Sequence) else [failing]), failed]
-            if mapped is None:
-                found._post_execute_hook = passed  # noqa: SLF001 - what the argument post_execute sets
-                found.on_failure_callback = failing
-            else:
-                mapped.update(post_execute=passed, on_failure_callback=failing)
+            # What the operator's arguments post_execute, on_execute_callback and on_failure_callback set.
+            changed: dict[str, Any] = {"_post_execute_hook" if mapped is None else "post_execute": passed}
+            for kind, callback in (("on_execute_callback", self._begin), ("on_failure_callback", failed)):
+                own = getattr(found, kind) or []
+                changed[kind] = [*(own if isinstance(own, Sequence) else [own]), callback]
+            (vars(found) if mapped is None else mapped).update(changed)
 
     def sql(self, name: str, sql: str, tables: Mapping[str, str] | None = None, **task_args: Any) -> Any:
         """A check that fails when a query of the commit finds rows: ``publish.sql("no_negatives", "SELECT ...")``.
@@ -271,11 +268,15 @@ class WriteAuditPublish:
         return made
 
     def _record_task(self, context: Context, finding: str | None) -> None:
-        """Record the verdict of a task that is no check of lakeops."""
-        task: Any = context["task"]
-        at = task.render_template({**self._common, "commit": self.commit_id}, context)
+        """Record the verdict of a task that is no check of lakeops, on the commit that it began with."""
+        at = self._begun.get(context["ti"].id) or self._begin(context)
         with opened(at["repo"], at["lakeops_conn_id"]) as repository:
             self._record(repository, at["commit"], finding, context)
+
+    def _begin(self, context: Any) -> Any:
+        """Note the commit that a task begins with: its template may name another one later."""
+        at = context["task"].render_template({**self._common, "commit": self.commit_id}, context)
+        return self._begun.setdefault(context["ti"].id, at)
 
     def _record(self, repository: Repository, commit: str, finding: str | None, context: Any = None) -> None:
         """Record the verdict of the running task. A mapped task has passed when each of its instances has."""
@@ -304,10 +305,8 @@ class WriteAuditPublish:
         found = {one.name: one for one in ref.verdicts()}
         all_of_them = [found.get(f"{name}[{index}]") for index in range(count)]
         failed = [one.findings for one in all_of_them if one is not None and one.state == FAILED]
-        if failed:
-            record(name, failed[0])
-        elif all(all_of_them):
-            record(name, None)
+        if failed or all(all_of_them):
+            record(name, next(iter(failed), None))
 
     def _check_name(self, task_id: str) -> str:
         prefix: str = self.group.child_id("")  # type: ignore[no-untyped-call]
@@ -350,7 +349,7 @@ class WriteAuditPublish:
 
             given = {} if isinstance(self._approval, bool) else self._approval
             asking = LakeopsApprovalOperator(task_id="approve", **merged, **{**self._task_args, **given})
-            shown = f"{{{{ ti.xcom_pull(task_ids='{asking.task_id}', key='shown'{self._here}) or '' }}}}"
+            shown = f"{{{{ ti.xcom_pull(task_ids='{asking.task_id}', key='shown'{self._here}) or 'no answer' }}}}"
             names.append(APPROVAL)
             for found in checked:
                 found >> asking

@@ -353,6 +353,16 @@ def texts(name: str, value: Sequence[str] | str | None) -> tuple[str, ...]:
     return tuple(_one_text(name, each) for each in (() if value is None else value))
 
 
+def check_text(name: str, value: object) -> None:
+    """Refuse what is no text, and text that a template makes of no value or of several. Raises ``InvalidInput``."""
+    if not (isinstance(value, str) and is_text(value)):
+        raise errors.InvalidInput(f"{name}: {excerpt(value)} is not text")
+    if name not in PROSE and ((value and value.strip() in NOTHING) or not isinstance(literal(value), str)):
+        raise errors.InvalidInput(
+            f"{name}: {excerpt(value)} is text that a template makes of no value, or of several values"
+        )
+
+
 def _one_text(name: str, value: object) -> str:
     shape = value.strip() if isinstance(value, str) else "[]"
     if value == "" or shape[:1] + shape[-1:] == "[]":
@@ -361,9 +371,11 @@ def _one_text(name: str, value: object) -> str:
 
 
 @contextmanager
-def opened(repo: str | None, lakeops_conn_id: str, *refs: str) -> Iterator[Repository]:
-    """Open a connection's repository. Errors, about the ``refs`` too, end the task as ``failing_at_once`` says."""
+def opened(repo: str | None, lakeops_conn_id: str, *refs: str, **texts: str) -> Iterator[Repository]:
+    """Open a connection's repository. Errors, about ``refs`` and ``texts`` too, end the task by ``failing_at_once``."""
     with failing_at_once(), LakeopsHook(lakeops_conn_id).repository(repo) as repository, explaining(repository, refs):
+        for name, text in texts.items():
+            check_text(name, text)
         yield repository
 
 
@@ -412,14 +424,9 @@ class LakeopsTask(BaseOperator):
                 missing = required and not value and name not in MAY_BE_EMPTY
             if missing:
                 empty.append(name)
-            elif value is not None and TEXT.fullmatch(kind) and not (isinstance(value, str) and is_text(value)):
-                raise errors.InvalidInput(f"{name}: {excerpt(value)} is not text")
-            elif isinstance(value, str) and TEXT.fullmatch(kind) and name not in PROSE:
-                if (value and value.strip() in NOTHING) or not isinstance(literal(value), str):
-                    raise errors.InvalidInput(
-                        f"{name}: {excerpt(value)} is text that a template makes of no value, or of several values"
-                    )
-            elif value is not None and kind.startswith("Sequence"):
+            elif value is not None and TEXT.fullmatch(kind):
+                check_text(name, value)
+            elif kind.startswith("Sequence"):
                 setattr(self, name, texts(name, value))
             elif value and kind.startswith("Mapping"):
                 found = literal(value) if isinstance(value, str) else value

@@ -111,6 +111,7 @@ def test_a_commit_says_which_task_made_it(flights, run):
         "airflow_try_number": "3",
         "airflow_logical_date": "2013-01-01T00:00:00+00:00",
         "airflow_link": "http://127.0.0.1:8080/dags/dag/runs/run-1/tasks/task?try_number=1",
+        "airflow_start_date": made["metadata"]["airflow_start_date"],
     }
 
 
@@ -186,8 +187,22 @@ def test_a_task_that_was_killed_after_it_published_needs_no_more_to_do(flights, 
     assert flights.branch("main").commit_id == head
 
 
+@pytest.mark.parametrize("make", [commit, merge])
+def test_a_task_that_is_tried_again_publishes_nothing_that_others_have_begun(flights, run, make):
+    since, dev = replace(run, more={"max_tries": 1}), flights.create_branch("dev")
+    for path in ("mine", "half of theirs"):
+        dev.put(path, b"1")
+        if make is merge:
+            dev.commit(path)
+        made = since(make(retries=1), try_number=1 if path == "mine" else 2)
+        head = flights.branch("main" if make is merge else "dev").head
+        assert made.get("reference", made.get("id")) == head.id
+    assert not flights.ref(head.id).exists("half of theirs")
+
+
 # --- cleared -----------------------------------------------------------------------------------------------------
 def _publish(flights, run, data, try_number):
+    run = replace(run, more={"max_tries": try_number - 1})
     run(create(), try_number=try_number)
     flights.branch("dev").put("a", data)
     made = run(commit(), try_number=try_number)
@@ -209,6 +224,19 @@ def test_a_cleared_run_with_new_data_publishes_it_once(flights, run, first_paren
     assert _publish(flights, run, b"2", 3) == second != first
     assert first_parents("main") == ["publish", "publish"]
     assert flights.ref("main").read("a") == b"2"
+
+
+@pytest.mark.parametrize("cleared", [True, False], ids=["cleared", "deleted and made anew"])
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_run_publishes_again_what_others_have_changed_since(flights, run, other_run, direct, cleared):
+    for number, (runner, data) in enumerate([(run, b"1"), (other_run, b"2"), (run, b"1"), (run, b"3"), (run, b"1")]):
+        tries = number if cleared else 0
+        if direct:
+            flights.branch("main").put("a", data)
+            replace(runner, more={"max_tries": tries})(commit(branch="main"), try_number=tries + 1)
+        else:
+            _publish(flights, runner, data, tries + 1)
+        assert flights.ref("main@").read("a") == data
 
 
 def test_a_branch_deleted_before_its_merge_is_built_again(flights, run):
@@ -302,6 +330,12 @@ def test_what_happens_when_there_is_nothing_to_commit(flights, run):
     assert empty["parents"] == [head]
     assert run(commit(on_empty="commit"), try_number=2) == empty
     assert flights.branch("dev").commit_id == empty["id"]
+
+
+def test_no_checks_are_none(flights, run):
+    flights.create_branch("dev").put("a", b"1")
+    run(commit(checks=None))
+    assert run(merge(checks=None, despite_checks=None))["reference"] == flights.ref("main").commit_id
 
 
 # --- errors ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ from support.dags import known, states, tries  # noqa: E402
 from lakeops.airflow.approval import LakeopsApprovalOperator  # noqa: E402
 from lakeops.airflow.compat import TaskAwaitingInput  # noqa: E402
 from lakeops.airflow.operators import LakeopsCommitOperator, LakeopsCreateBranchOperator, LakeopsRevertOperator  # noqa: E402
+from lakeops.airflow.previews import MergeOutcome  # noqa: E402
 from lakeops.airflow.publish import WriteAuditPublish  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
@@ -281,16 +283,25 @@ def test_what_a_task_appends_is_there_once_however_often_it_runs(flights, monkey
         assert len(list(flights.ref("main").list("events/"))) == number
 
 
-def test_an_output_whose_prefix_a_template_has_left_empty_replaces_nothing(flights):
-    with sdk.DAG("nothing", schedule=None) as dag, WriteAuditPublish(repo="flights", message="Publish") as publish:
+@pytest.mark.parametrize("native", [False, True])
+def test_an_output_whose_prefix_a_template_made_no_text_of_replaces_nothing(flights, native):
+    params: dict[str, Any] = {"empty": "", "none": None, "some": ["a", "b"], "day": 20130101}
+    with (
+        sdk.DAG(f"nothing-{native}", schedule=None, params=params, render_template_as_native_obj=native) as dag,
+        WriteAuditPublish(repo="flights", message="Publish") as publish,
+    ):
+        for name in params:
 
-        @publish.output("{{ dag_run.conf.get('day', '') }}")
-        def write(url):
-            write_to(url, "x")
+            @publish.output(f"{{{{ params.{name} }}}}", task_id=name, retries=1, retry_delay=timedelta(0))
+            def write(url):
+                write_to(url, "x")
 
-        write()
+            write()
     other_commit(flights, "other/a")()
-    assert states(known(dag).test())["publish.write"] == "failed"
+    ended = known(dag).test()
+    failed = {name for name in params if states(ended)[f"publish.{name}"] == "failed"}
+    assert failed == (params.keys() if native else params.keys() - {"day"})
+    assert {tries(ended)[f"publish.{name}"] for name in failed} == {1}, "it says what is wrong, at once"
     assert [entry.path for entry in flights.ref("main").list()] == ["other/a"]
 
 
@@ -348,16 +359,24 @@ def test_a_branch_that_only_some_writers_write_again_is_kept(flights, run):
     assert flights.branch("own").exists("b"), "somebody else's commit is kept"
 
 
-@pytest.mark.parametrize(("on_newer", "state"), [("publish", "success"), ("skip", "skipped"), ("fail", "failed")])
-def test_an_older_run_that_is_cleared_goes_over_newer_data_only_if_it_may(flights, on_newer, state):
-    dag = build(f"newer-{on_newer}", checked=False, on_newer=on_newer)
+@pytest.mark.parametrize(
+    ("on_newer", "state", "data"),
+    [
+        ("publish", "success", "hail"),
+        ("publish", "success", "rain"),
+        ("skip", "skipped", "hail"),
+        ("fail", "failed", "hail"),
+    ],
+)
+def test_an_older_run_that_is_cleared_goes_over_newer_data_only_if_it_may(flights, on_newer, state, data):
+    dag = build(f"newer-{on_newer}-{data}", checked=False, on_newer=on_newer)
     older, newer = (datetime(2013, 1, day, tzinfo=UTC) for day in (1, 2))
     for when, weather in ((older, "rain"), (newer, "snow")):
         ended = states(dag.test(run_after=when, logical_date=when, run_conf={"weather": weather}))
         assert ended["publish.merge"] == "success"
-    ended = states(dag.test(run_after=older, logical_date=older, run_conf={"weather": "hail"}))
+    ended = states(dag.test(run_after=older, logical_date=older, run_conf={"weather": data}))
     assert ended["publish.merge"] == state
-    assert flights.ref("main").read("weather/part-0") == (b"hail" if on_newer == "publish" else b"snow")
+    assert flights.ref("main").read("weather/part-0") == (data.encode() if on_newer == "publish" else b"snow")
 
 
 @pytest.mark.parametrize("on_newer", ["skip", "fail"])
@@ -970,6 +989,32 @@ def test_what_was_approved_is_published_or_nothing(flights, monkeypatch, path, p
         assert flights.ref("main").read("flights/part-0") == b"theirs", "nobody has agreed to undo that"
 
 
+def test_an_approval_counts_for_what_it_has_shown_alone(flights, monkeypatch):
+    """Others change what the merge would do, so the approval is cleared. Then somebody marks it as success."""
+    answered_with(answer("Approve"), monkeypatch, other_commit(flights, "flights/part-0"))
+    dag, when = build("once", approval=True, strategy="source-wins", on_clear="keep"), datetime(2013, 1, 1, tzinfo=UTC)
+    for marked in (None, r"publish\.approve"):
+        ended = states(dag.test(run_after=when, logical_date=when, mark_success_pattern=marked))
+        assert (ended["publish.approve"], ended["publish.merge"]) == ("success", "failed")
+        assert flights.ref("main").read("flights/part-0") == b"theirs"
+
+
+@pytest.mark.parametrize(
+    "event", [None, answer("Approve", user=None), {"error": "no response", "error_type": "timeout"}]
+)
+def test_what_was_shown_is_told_once_a_person_has_answered(flights, asked, event):
+    change(flights)
+    told = Told()
+    context: Any = {**CONTEXT, "ti": told}
+    kept = ask(approve(), context)
+    if event:
+        with suppress(AirflowFailException):
+            approve().execute_complete(context, event, **kept)
+    assert "shown" not in told
+    approve().execute_complete(context, answer("Approve"), **kept)
+    assert told["shown"] == MergeOutcome.of(flights, "main", "dev").shown
+
+
 def test_a_branch_that_requires_the_checks_of_a_block_takes_what_it_checked(flights):
     flights.require_check("main", "complete")
     flights.create_branch("dev").put("x", b"1")
@@ -1148,6 +1193,38 @@ def test_an_audit_that_is_marked_as_success_is_no_verdict(flights, marked):
     name = marked.replace("\\", "")
     assert verdicts_of(flights)[name] == f"{name!r} waiting"
     assert not flights.ref("main").exists("flights/p.csv")
+
+
+def test_an_audit_judges_the_commit_that_it_began_with(flights):
+    """Meanwhile the writer and the commit are cleared, and the XCom of the commit is another one's."""
+    from airflow.sdk.execution_time.xcom import XCom
+
+    read: dict[str, str] = {}
+    with sdk.DAG("replaced", schedule=None) as dag, WriteAuditPublish(repo="flights", message="Publish") as publish:
+
+        @publish.output("flights/")
+        def flights_(url):
+            write_to(url, "f")
+
+        @sdk.task(retries=0)
+        def audit(name, commit_id, branch, ti=None):
+            with Lake.open() as lake:
+                later = lake.repository("flights").branch(branch).commit(name, allow_empty=True)
+            read[name] = commit_id
+            where = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": "publish.commit"}
+            XCom.set(key="return_value", value=later.to_json(), **where)
+            if name == "bad":
+                raise ValueError("broken")
+
+        own = (publish.commit_id, publish.branch)
+        publish.audit(*(audit.override(task_id=name)(name, *own) for name in ("good", "bad")))
+        publish.audit(audit.override(task_id="many").partial(commit_id=own[0], branch=own[1]).expand(name=["many[0]"]))
+        flights_()
+    known(dag).test()
+    assert len(set(read.values())) == 3
+    for name, commit in read.items():
+        found = {one.name: one.state for one in flights.ref(commit).verdicts()}
+        assert found[name] == ("failed" if name == "bad" else "passed")
 
 
 def test_no_check_answers_for_a_person():

@@ -109,7 +109,7 @@ class LakeopsCommitOperator(LakeopsPublishOperator):
 
     def __init__(self, *, branch: str, message: str, checks: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(branch=branch, message=message, **kwargs)
-        self.checks = checks
+        self.checks = checks or ()
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         empty = self.on_empty == "commit"
@@ -175,8 +175,8 @@ class LakeopsCherryPickOperator(LakeopsRevertOperator):
 class LakeopsImportOperator(LakeopsPublishOperator):
     """Makes a prefix of a branch hold what a bucket's prefix or a directory holds, uncopied; returns the commit record.
 
-    The source is listed at every try and after every clearing. So a task that is cleared imports what has come since,
-    and publishes nothing when nothing has.
+    The source is listed at every try until one has published, and after every clearing. So a task that is cleared
+    imports what has come since, and publishes nothing when nothing has.
 
     Args:
         source: ``s3://bucket/prefix`` or ``file:///directory``.
@@ -292,7 +292,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         self.message = message
         self.metadata = metadata
         self.shown = shown
-        self.checks = checks
+        self.checks = checks or ()
         self.despite_checks = despite_checks
         self.on_newer = on_newer
         if self.on_newer not in get_args(OnNewer):
