@@ -142,7 +142,10 @@ def _differing_runs(base: Metarange, source: Metarange) -> tuple[_Runs, _Runs]:
 def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Metarange) -> tuple[Positions, Mask]:
     """Where in the destination the source's rows of each stretch belong, and whether they fit in there."""
     # Where in the destination each run of the base's rows begins, and whether all of it is there, unbroken.
-    places, stops = np.append(_positions(base, old.rows, dest), -1), np.cumsum(old.sizes)
+    found = dest.search(base.column("last_path", old.rows))
+    same = pc.equal(base.column("id", old.rows), dest.column("id", found, found == len(dest)))
+    there = to_numpy(pc.fill_null(same, scalar(False, pa.bool_())))
+    places, stops = np.append(np.where(there, found, -1), -1), np.cumsum(old.sizes)
     starts = stops - old.sizes
     lacking = np.append(0, np.cumsum(places < 0))
     fits = (lacking[starts] == lacking[stops]) & (places[stops - 1] - places[starts] == old.sizes - 1)
@@ -157,13 +160,6 @@ def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Me
     fits &= _ascending(_paths(dest, "last_path", at - 1), begins)
     fits &= _ascending(ends, _paths(dest, "first_path", stop))
     return at, fits
-
-
-def _positions(side: Metarange, rows: Positions, other: Metarange) -> Positions:
-    """Where another metarange has some of the ranges: its row numbers, -1 where it does not have one."""
-    found = other.search(side.column("last_path", rows))
-    same = pc.equal(side.column("id", rows), other.column("id", found, found == len(other)))
-    return np.where(to_numpy(pc.fill_null(same, scalar(False, pa.bool_()))), found, -1)
 
 
 def _paths(side: Metarange, column: str, rows: Positions) -> pa.ChunkedArray:
