@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lakeops.catalog.retention import PrunePlan
 from lakeops.model.clock import unix_seconds
 from lakeops.model.encoding import JsonRecord
-from lakeops.model.errors import Corrupted, MarkRefused, SweepIncomplete
+from lakeops.model.errors import MarkRefused, SweepIncomplete
 from lakeops.model.marks import OPEN, Mark, MarkState
 from lakeops.model.names import check_asked
 from lakeops.model.protection import REFS_DUMP
@@ -73,7 +73,10 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     mark = ctx.catalog.marks.get(ctx.repository_id, check_asked(mark_id, "a mark"))
     check_owner(ctx)
     if mark.state is MarkState.MARKED:
-        _prepare(ctx, mark, force=force)
+        # Checked before the catalog records its sweep: after that, links no longer wait for the mark.
+        check_share(mark, force=force)
+        with opened(ctx, mark):
+            pass
     versioned = ctx.store.keeps_versions()
     mark = ctx.catalog.marks.begin_sweep(ctx.repository_id, mark_id)
     if mark.state in (MarkState.SWEPT, MarkState.CARRIED):
@@ -83,8 +86,6 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     seen, deleted, size_bytes = mark.swept, 0, 0
     failed: dict[str, str] = {}
     with opened(ctx, mark) as file:
-        if file.metadata.num_rows != mark.rows:
-            raise Corrupted(f"mark {mark_id} holds {file.metadata.num_rows} rows and not {mark.rows}; not swept")
         for rows in _skip_rows(file.iter_batches(STEP), mark.swept):
             addresses = rows.column("physical_address")
             check_managed(ctx, mark, addresses)
@@ -120,13 +121,6 @@ def check_share(mark: Mark, *, force: bool) -> None:
             f"mark {mark.id} holds {mark.objects:,} of {mark.listed:,} objects, more than "
             f"{SHARE:.0%}: look at its report, and sweep it with --force if that is meant"
         )
-
-
-def _prepare(ctx: Context, mark: Mark, *, force: bool) -> None:
-    """Check that a mark may be swept before the catalog records its sweep: after that, links no longer wait for it."""
-    check_share(mark, force=force)
-    with opened(ctx, mark):
-        pass
 
 
 def _skip_rows(batches: Iterator[pa.RecordBatch], skip: int) -> Iterator[pa.RecordBatch]:
