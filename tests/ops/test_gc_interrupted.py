@@ -328,7 +328,7 @@ def test_a_refusal_that_passes_is_no_failure(refusing):
 
     store.refuses = once
     done = repo.gc.sweep(mark.id)
-    assert (done.deleted, done.mark.state.value, left(repo)) == (25, "swept", 0)
+    assert (done.deleted, done.bytes, done.mark.state.value, left(repo)) == (25, 25, "swept", 0)
 
 
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path, clock, monkeypatch):

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakeops.catalog.retention import PrunePlan
 from lakeops.model.clock import unix_seconds
@@ -84,21 +83,20 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     if REFS_DUMP in ctx.catalog.repositories.get(ctx.repository_id).hooks:
         dump(ctx)  # what the mark expired is expired there by now, so the dump refers to nothing that is deleted
     seen, deleted, size_bytes = mark.swept, 0, 0
-    failed: dict[str, str] = {}
+    failed: dict[str, int] = {}
     with opened(ctx, mark) as file:
         for rows in _skip_rows(file.iter_batches(STEP), mark.swept):
             addresses = rows.column("physical_address")
             check_managed(ctx, mark, addresses)
             check_owner(ctx)
-            refused = _delete(ctx, addresses.to_pylist())
+            sizes: dict[str, int] = dict(zip(addresses.to_pylist(), rows.column("size_bytes").to_pylist(), strict=True))
+            refused = _delete(ctx, [*sizes])
             if len(refused) == rows.num_rows and not deleted:
                 count = mark.rows - seen
                 mark = _end(ctx, mark, refused, count)
                 raise SweepIncomplete(mark.id, [*refused.items()][:_SHOWN], count)
-            left = pc.is_in(addresses, pa.array([*refused], pa.string()))
-            deleted += rows.num_rows - len(refused)
-            size_bytes += pc.sum(rows.column("size_bytes").filter(pc.invert(left))).as_py() or 0
-            failed |= refused
+            failed |= {key: sizes.pop(key) for key in refused}
+            deleted, size_bytes = deleted + len(sizes), size_bytes + sum(sizes.values())
             seen += rows.num_rows
             if not failed:  # else a sweep that goes on here would leave these out
                 mark = ctx.catalog.marks.advance_sweep(ctx.repository_id, mark.id, seen)
@@ -109,6 +107,7 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
             check_owner(ctx)
         refused = _delete(ctx, [*failed])  # once more
         deleted += len(failed) - len(refused)
+        size_bytes += sum(size for key, size in failed.items() if key not in refused)
         mark = _end(ctx, mark, refused, len(refused))
     prune(ctx)
     return Swept(mark, deleted, size_bytes, versioned)
