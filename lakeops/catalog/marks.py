@@ -404,7 +404,7 @@ def _waits_until(conn: Connection, row: AnyRow | None, now: datetime) -> list[tu
 
 def _is_counted(row: AnyRow | None, now: datetime, uptime: Uptime | None) -> bool:
     """Whether the machine's uptime confirms how much time has passed since the last trusted time."""
-    if row is None or uptime is None or row.uptime is None or row.boot != uptime.boot:
+    if row is None or uptime is None or row.boot != uptime.boot:
         return False
     passed, counted = epoch_micros(now) - row.seen, uptime.microseconds - row.uptime
     return bool(abs(passed - counted) <= SLACK / timedelta(microseconds=1) + _DRIFT * abs(counted))

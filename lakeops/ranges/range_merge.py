@@ -142,20 +142,19 @@ def _differing_runs(base: Metarange, source: Metarange) -> tuple[_Runs, _Runs]:
 def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Metarange) -> tuple[Positions, Mask]:
     """Where in the destination the source's rows of each stretch belong, and whether they fit in there."""
     # Where in the destination each run of the base's rows begins, and whether all of it is there, unbroken.
-    places, stops = np.append(_positions(base, old.rows, dest), -1), np.cumsum(old.sizes)
+    found = dest.search(base.column("last_path", old.rows))
+    same = pc.equal(base.column("id", old.rows), dest.column("id", found, found == len(dest)))
+    there = to_numpy(pc.fill_null(same, scalar(False, pa.bool_())))
+    places, stops = np.append(np.where(there, found, -1), -1), np.cumsum(old.sizes)
     starts = stops - old.sizes
     lacking = np.append(0, np.cumsum(places < 0))
     fits = (lacking[starts] == lacking[stops]) & (places[stops - 1] - places[starts] == old.sizes - 1)
     at = places[starts]
-    begins = _paths(source, "first_path", new.starts, new.sizes)
-    ends = _paths(source, "last_path", new.stops - 1, new.sizes)
+    begins, ends = _paths(source, "first_path", new.starts), _paths(source, "last_path", new.stops - 1)
     added = old.sizes == 0
-    if added.any():
-        at[added] = dest.search(begins.filter(from_numpy(added)))
-        # A last range ends where the paths end. It ends by the rule too if the source has others behind it.
-        last = _positions(dest, np.arange(max(0, len(dest) - 1), len(dest)), source)
-        followed = bool(len(last)) and 0 <= last[0] < len(source) - 1
-        fits[added] = (at[added] < len(dest)) | followed
+    at[added] = dest.search(begins.filter(from_numpy(added)))
+    # A last range ends where the paths end, so what comes behind it may belong to it.
+    fits[added] = at[added] < len(dest)
     stop = at + old.sizes
     fits &= (new.stops < len(source)) | (new.sizes == 0) | (stop == len(dest))
     fits &= _ascending(_paths(dest, "last_path", at - 1), begins)
@@ -163,17 +162,9 @@ def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Me
     return at, fits
 
 
-def _positions(side: Metarange, rows: Positions, other: Metarange) -> Positions:
-    """Where another metarange has some of the ranges: its row numbers, -1 where it does not have one."""
-    found = other.search(side.column("last_path", rows))
-    same = pc.equal(side.column("id", rows), other.column("id", found, found == len(other)))
-    return np.where(to_numpy(pc.fill_null(same, scalar(False, pa.bool_()))), found, -1)
-
-
-def _paths(side: Metarange, column: str, rows: Positions, sizes: Positions | None = None) -> pa.ChunkedArray:
-    """A path of each of some rows: null where there is no such row, and for runs of no rows."""
-    lacking = (rows < 0) | (rows >= len(side)) | (False if sizes is None else sizes == 0)
-    return side.column(column, rows, lacking)
+def _paths(side: Metarange, column: str, rows: Positions) -> pa.ChunkedArray:
+    """A path of each of some rows: null where there is no such row."""
+    return side.column(column, rows, (rows < 0) | (rows >= len(side)))
 
 
 def _ascending(ones: pa.ChunkedArray, others: pa.ChunkedArray) -> Mask:

@@ -28,6 +28,7 @@ from lakeops.catalog.retention import MOVES, PrunePlan
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, LakeopsError, MarkRefused, RefNotFound
 from lakeops.model.marks import MarkState
+from lakeops.model.protection import Verdict
 
 
 def begin(catalog, mark_id="m"):
@@ -421,6 +422,15 @@ def test_expired_commits_go_from_the_beginning_on(catalog, line):
     assert prune(catalog, "commits") == 0
 
 
+def test_verdicts_go_with_their_commits(catalog, line):
+    gone, kept = line[0].id, line[-1].id
+    for commit_id in (gone, kept):
+        catalog.refs.record_verdict(REPO, Verdict(commit_id, "quality", "passed", "ada"))
+    expire_commits(catalog, REPO, [FIRST.id, gone])
+    assert prune(catalog, "commits") == 1
+    assert [verdict.commit_id for verdict in catalog.refs.verdicts(REPO, [gone, kept])] == [kept]
+
+
 def test_a_live_first_commit_keeps_all(catalog, line):
     expire_commits(catalog, REPO, [commit.id for commit in line[:5]])
     assert prune(catalog, "commits") == 0
@@ -479,6 +489,7 @@ def test_keys_and_tokens_go(catalog, line):
     assert prune(catalog, "keys", before=0) == prune(catalog, "tokens", before=0) == 0
     assert prune(catalog, "keys") == prune(catalog, "tokens") == 12
     assert catalog.commits.of_key(REPO, "key 3", "") is None
+    assert not catalog.retention.pruned(REPO)  # no commit went
     healthy(catalog)
 
 

@@ -168,6 +168,7 @@ def test_uploads_end_when_they_are_linked_or_given_up(catalog):
         put(catalog, an_entry("a"), started=started - timedelta(days=1), upload="one")
     assert list(catalog.retention.roots(REPO).uploads) == ["one", "two"]
     put(catalog, an_entry("a"), started=started, upload="one")
+    catalog.staging.end_upload(REPO, "one")
     assert list(catalog.retention.roots(REPO).uploads) == ["two"]
     catalog.staging.end_upload(REPO, "two")
     catalog.staging.end_upload(REPO, "two")

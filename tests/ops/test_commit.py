@@ -76,6 +76,30 @@ def test_what_others_stage_meanwhile_is_left_to_them(faults, main, key):
     assert [change.path for change in main.uncommitted()] == ["later"]
 
 
+@pytest.mark.parametrize("verb", ["merge", "revert", "cherry_pick"])
+def test_a_dirty_branch_is_refused_and_left_as_it_was(lake, repo, main, verb):
+    dev = repo.create_branch("dev")
+    for branch in (dev, main):
+        branch.put(branch.id, b"1")
+        branch.commit(branch.id)
+    main.put("c", b"1")
+    before = lake.catalog.refs.branch("repo", "main")
+    with raising("dirty_branch"):
+        main.revert("main@") if verb == "revert" else getattr(repo, verb)("dev", "main")
+    assert lake.catalog.refs.branch("repo", "main") == before
+
+
+def test_a_call_without_changes_gives_the_commit_that_its_key_made_meanwhile(faults, main):
+    made: list[Commit] = []
+
+    def other(_call):
+        main.put("a", b"1")
+        made.append(main.commit("same", idempotency_key="k"))
+
+    faults.hook("seal", when="after", action=other)
+    assert main.commit("same", idempotency_key="k") == made[0]
+
+
 @pytest.mark.parametrize("lost", ["with its branch", "by a discard", "a race without rows"])
 def test_a_commit_that_lost_its_rows_takes_none_of_others(faults, repo, main, lost):
     dev, empty = repo.create_branch("dev"), lost == "a race without rows"

@@ -10,13 +10,17 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from sqlalchemy import update
+from support.damage import sql
 from support.errors import has_kind, raising
 from support.scenes import files, root, table
 
 from lakeops import Lake, Settings
+from lakeops.catalog.tables import MARK
 from lakeops.model import errors
 from lakeops.model.clock import Ids
 from lakeops.ops import deletion_limit
+from lakeops.ops.gc.files import digest
 from lakeops.ops.gc.unreferenced import KINDS, LISTED_SCHEMA, StoreListing
 from lakeops.store import layout
 
@@ -334,6 +338,18 @@ def test_an_altered_mark_is_not_swept(garbage, clock, damage):
     assert {found.id: found.state.value for found in garbage.gc.marks()}[mark.id] == "marked"
     garbage.gc.sweep(garbage.gc.mark().id)
     assert len(objects(garbage)) == 1
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "_lakefs/refs/main", "data/2026010100/../../mine.csv"])
+def test_a_list_that_names_what_lakeops_did_not_make_is_not_swept(garbage, name):
+    mark = garbage.gc.mark()
+    file = root(garbage) / layout.GC / mark.id / "mark.parquet"
+    pq.write_table(pa.table({"physical_address": [name], "size_bytes": [1], "kind": ["object"]}), file)
+    sql(garbage, update(MARK).values(digest=digest(file)))
+    before = files(garbage)
+    with pytest.raises(errors.Corrupted, match="not lakeops' own"):
+        garbage.gc.sweep(mark.id)
+    assert files(garbage) == before
 
 
 def test_a_stale_mark_is_not_swept(garbage, clock):

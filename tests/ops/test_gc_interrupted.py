@@ -267,6 +267,13 @@ def test_what_is_refused_is_tried_again_reported_and_kept_for_the_next_sweep(ref
     assert (done.mark.state.value, done.mark.refused, left(repo)) == ("swept", 0, 0)
 
 
+def test_a_step_that_is_refused_whole_does_not_end_a_sweep(refusing):
+    repo, store = refusing
+    store.refuses = frozenset(sorted(item.key for item in store.list(layout.DATA))[5:10]).__contains__
+    done = repo.gc.sweep(repo.gc.marks()[0].id)
+    assert (done.deleted, done.mark.state.value, done.mark.refused, left(repo)) == (20, "incomplete", 5, 5)
+
+
 def test_what_is_refused_for_ever_is_on_the_newest_list_and_lists_stay_few(refusing, clock, monkeypatch):
     """Twenty daily runs, and an object under a legal hold: staging an old object opens one list or two."""
     import lakeops.ops.gc.files as module
@@ -328,7 +335,7 @@ def test_a_refusal_that_passes_is_no_failure(refusing):
 
     store.refuses = once
     done = repo.gc.sweep(mark.id)
-    assert (done.deleted, done.mark.state.value, left(repo)) == (25, "swept", 0)
+    assert (done.deleted, done.bytes, done.mark.state.value, left(repo)) == (25, 25, "swept", 0)
 
 
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path, clock, monkeypatch):

@@ -97,13 +97,21 @@ def test_a_key_whose_commit_was_pruned_is_no_outage(old, clock):
         collect(old)
 
 
-def test_a_dry_run_tells_what_is_then_done_and_changes_nothing(old, lake, clock):
+def test_commits_stay_as_long_as_their_keys(old):
+    old.gc.set_rules({**RULES, "key_days": 50})
+    collect(old)
+    assert old.branch("main").commit("day 20", idempotency_key="key 20").message == "day 20"
+
+
+def test_a_dry_run_tells_what_is_then_done_and_changes_nothing(old, lake, clock, monkeypatch):
+    monkeypatch.setattr("lakeops.ops.gc.sweep.PRUNE_STEP", 3)
     collect(old)
     clock.advance(days=40)
     lake.catalog.marks.confirm_clock()
     told = old.gc.prune(dry_run=True)
     assert told == old.gc.prune(dry_run=True)
     done = old.gc.prune()
+    assert told.commits > 3
     assert told.moves > 0
     assert told.keys > 0
     assert told.tokens > 0

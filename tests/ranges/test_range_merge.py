@@ -120,9 +120,28 @@ def test_what_destination_and_source_put_between_two_ranges_is_looked_at(store):
         assert found.metarange.id == built(store, applied(BASE, dict.fromkeys((between[0], mine), ("1", 0)))).id
 
 
+def test_a_change_between_ranges_that_the_source_joined_is_kept(store):
+    base = built(store, BASE)
+    rows = base.rows(0, len(base))
+    mine, yours = dict.fromkeys([rows[20].last_path, rows[21].last_path]), {rows[21].first_path: ("2", 0)}
+    source, dest = (built(store, applied(BASE, each)) for each in (mine, yours))
+    plan = plan_merge(RangeReader(store), base, source, dest, None)
+    assert merged(store, plan, source).metarange.id == built(store, applied(BASE, mine | yours)).id
+
+
 def test_what_the_source_appends_does_not_go_before_what_the_destination_appends(store):
     source, dest = BASE | {"z/1": ("1", 0)}, BASE | {"z/2": ("2", 0)}
     assert not merge_ranges(*(built(store, each) for each in (BASE, source, dest))).complete
+
+
+@pytest.mark.parametrize("kept", [0, 21])
+def test_whole_ranges_are_appended_to_what_the_destination_left_or_appended(store, kept):
+    rows = built(store, BASE).rows(0, 21)
+    start = {path: BASE[path] for path in PATHS if path <= rows[-1].last_path}
+    mine = {rows[-1].last_path + "+": ("2", 0)} | start if kept else {}
+    plan = plan_merge(RangeReader(store), *(built(store, each) for each in (start, BASE, mine)), None)
+    expected = applied(BASE, dict.fromkeys(start)) | mine
+    assert merged(store, plan, built(store, BASE)).metarange.id == built(store, expected).id
 
 
 def test_an_empty_base_has_no_place_to_exchange_at(store):

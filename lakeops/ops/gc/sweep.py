@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakeops.catalog.retention import PrunePlan
 from lakeops.model.clock import unix_seconds
 from lakeops.model.encoding import JsonRecord
-from lakeops.model.errors import Corrupted, MarkRefused, SweepIncomplete
+from lakeops.model.errors import MarkRefused, SweepIncomplete
 from lakeops.model.marks import OPEN, Mark, MarkState
 from lakeops.model.names import check_asked
 from lakeops.model.protection import REFS_DUMP
@@ -73,7 +72,10 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     mark = ctx.catalog.marks.get(ctx.repository_id, check_asked(mark_id, "a mark"))
     check_owner(ctx)
     if mark.state is MarkState.MARKED:
-        _prepare(ctx, mark, force=force)
+        # Checked before the catalog records its sweep: after that, links no longer wait for the mark.
+        check_share(mark, force=force)
+        with opened(ctx, mark):
+            pass
     versioned = ctx.store.keeps_versions()
     mark = ctx.catalog.marks.begin_sweep(ctx.repository_id, mark_id)
     if mark.state in (MarkState.SWEPT, MarkState.CARRIED):
@@ -81,23 +83,20 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     if REFS_DUMP in ctx.catalog.repositories.get(ctx.repository_id).hooks:
         dump(ctx)  # what the mark expired is expired there by now, so the dump refers to nothing that is deleted
     seen, deleted, size_bytes = mark.swept, 0, 0
-    failed: dict[str, str] = {}
+    failed: dict[str, int] = {}
     with opened(ctx, mark) as file:
-        if file.metadata.num_rows != mark.rows:
-            raise Corrupted(f"mark {mark_id} holds {file.metadata.num_rows} rows and not {mark.rows}; not swept")
         for rows in _skip_rows(file.iter_batches(STEP), mark.swept):
             addresses = rows.column("physical_address")
             check_managed(ctx, mark, addresses)
             check_owner(ctx)
-            refused = _delete(ctx, addresses.to_pylist())
+            sizes: dict[str, int] = dict(zip(addresses.to_pylist(), rows.column("size_bytes").to_pylist(), strict=True))
+            refused = _delete(ctx, [*sizes])
             if len(refused) == rows.num_rows and not deleted:
                 count = mark.rows - seen
                 mark = _end(ctx, mark, refused, count)
                 raise SweepIncomplete(mark.id, [*refused.items()][:_SHOWN], count)
-            left = pc.is_in(addresses, pa.array([*refused], pa.string()))
-            deleted += rows.num_rows - len(refused)
-            size_bytes += pc.sum(rows.column("size_bytes").filter(pc.invert(left))).as_py() or 0
-            failed |= refused
+            failed |= {key: sizes.pop(key) for key in refused}
+            deleted, size_bytes = deleted + len(sizes), size_bytes + sum(sizes.values())
             seen += rows.num_rows
             if not failed:  # else a sweep that goes on here would leave these out
                 mark = ctx.catalog.marks.advance_sweep(ctx.repository_id, mark.id, seen)
@@ -108,6 +107,7 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
             check_owner(ctx)
         refused = _delete(ctx, [*failed])  # once more
         deleted += len(failed) - len(refused)
+        size_bytes += sum(size for key, size in failed.items() if key not in refused)
         mark = _end(ctx, mark, refused, len(refused))
     prune(ctx)
     return Swept(mark, deleted, size_bytes, versioned)
@@ -120,13 +120,6 @@ def check_share(mark: Mark, *, force: bool) -> None:
             f"mark {mark.id} holds {mark.objects:,} of {mark.listed:,} objects, more than "
             f"{SHARE:.0%}: look at its report, and sweep it with --force if that is meant"
         )
-
-
-def _prepare(ctx: Context, mark: Mark, *, force: bool) -> None:
-    """Check that a mark may be swept before the catalog records its sweep: after that, links no longer wait for it."""
-    check_share(mark, force=force)
-    with opened(ctx, mark):
-        pass
 
 
 def _skip_rows(batches: Iterator[pa.RecordBatch], skip: int) -> Iterator[pa.RecordBatch]:
