@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog, load_catalog
@@ -24,12 +25,13 @@ from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
 from support.budget import examples
-from support.errors import has_kind
+from support.errors import has_kind, raising
 from support.scenes import files
 from typer.testing import CliRunner
 
 from lakeops import Lake, MergeConflict, Repository, Settings
 from lakeops.cli.app import app
+from lakeops.gateway.app import serving
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split, StrategyName
 from lakeops.store import layout
@@ -480,6 +482,48 @@ def test_histories_of_two_branches_lose_and_double_no_row(lake: Lake, seed: int)
                 model["dev"] = set(model["main"])
         base = set(model["dev"])
         assert shop.amounts("dev") == sorted(model["dev"])
+
+
+VERBS: dict[str, Callable[..., object]] = {
+    "merge": lambda repo, **told: repo.merge("dev", "main", **told),
+    "merge and rebase": lambda repo, **told: repo.merge("dev", "main", tables="rebase", **told),
+    "cherry-pick": lambda repo, **told: repo.cherry_pick("dev", "main", **told),
+    "revert": lambda repo, **told: repo.branch("main").revert("main", **told),
+}
+
+
+@pytest.mark.parametrize("written", ["Iceberg", "Delta", "an object", "an object, and sealed"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_nothing_is_published_beneath_what_was_staged_meanwhile(
+    shop: Shop, lake: Lake, verb: str, written: str
+) -> None:
+    """A writer of a table looks at the head. A table that rests on the old head would hide what the new one brings."""
+    repo = shop.repo
+
+    def write(branch: str, amount: int) -> None:
+        if written == "Iceberg":
+            shop.append(branch, amount)
+        elif written == "Delta":
+            write_deltalake(f"s3://shop/{branch}/t", rows(amount), mode="append", storage_options=options)
+        else:
+            seen = repo.ref(branch).find("t.csv")
+            repo.branch(branch).put("t.csv", str(amount).encode(), if_absent=seen is None, seen=seen)
+
+    def meanwhile(_: str) -> None:
+        write("main", 20)
+        if "sealed" in written:  # as a commit that has begun leaves it
+            lake.catalog.staging.seal(repo.id, "main", token="next")
+
+    with serving(lake, write=True) as options:
+        write("main", 5)
+        shop.commit("main")
+        repo.branch("dev").move("main")
+        write("dev", 10)
+        shop.commit("dev")
+        head = repo.branch("main").commit_id
+        with raising("dirty_branch"):
+            VERBS[verb](repo, on_head=meanwhile)
+        assert repo.branch("main").commit_id == head
 
 
 def test_diffs_speak_of_tables(shop: Shop, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
