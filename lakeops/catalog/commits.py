@@ -17,7 +17,7 @@ from lakeops.catalog import guards, records
 from lakeops.catalog.database import AnyRow, Lookup, read_transaction, write_transaction
 from lakeops.catalog.guards import CatalogPart
 from lakeops.catalog.records import BranchState, Publish
-from lakeops.catalog.tables import BRANCH, COMMIT, KEY, QUEUE, REFLOG
+from lakeops.catalog.tables import BRANCH, COMMIT, KEY, QUEUE, REFLOG, STAGED
 from lakeops.model.errors import BranchMoved, KeyReused, RefNotFound
 from lakeops.model.graph import Node
 from lakeops.model.ids import with_along
@@ -37,10 +37,12 @@ _WALK = select(*(_LINE.c[column.name] for column in records.COMMIT_COLUMNS)).ord
 _SOME = select(*records.COMMIT_COLUMNS).where(_OF_REPOSITORY, COMMIT.c.id.in_(bindparam("some", expanding=True)))
 _ONE = Lookup(records.COMMIT_COLUMNS, f"{COMMIT.name} WHERE repository_id = :repository AND id = :commit")
 _NEW_COMMIT = insert(COMMIT)
+_OF_TOKENS = STAGED.c.token.in_(bindparam("the_tokens", expanding=True))
 _MOVE_HEAD = update(BRANCH).where(
     BRANCH.c.repository_id == bindparam("the_repository"),
     BRANCH.c.name == bindparam("the_branch"),
     BRANCH.c.commit_id == bindparam("the_head"),
+    ~select(STAGED.c.token).where(STAGED.c.repository_id == BRANCH.c.repository_id, _OF_TOKENS).exists(),
 )
 _HERE = (QUEUE.c.repository_id == bindparam("repository"), QUEUE.c.branch == bindparam("on"))
 # A place that was renewed later than now does not count: the clock was set back.
@@ -184,8 +186,9 @@ class Commits(CatalogPart):
         Locks the branch. Checks head, resets, tokens, live commits, deadline and protection. Inserts the commit, the
         reflog row and the key. Moves the head and retires the consumed tokens. A known key returns its commit and
         changes nothing (``KeyReused`` with another fingerprint). A head, token list or reset count that is not as
-        expected raises ``BranchMoved``, and so does a queue in which somebody else is first. What others asked for
-        whose rows are consumed is kept in the commit's metadata, and their keys stand for it.
+        expected raises ``BranchMoved``, and so do a queue in which somebody else is first and, except for a commit,
+        rows that are staged and not consumed: who staged them saw the old head. What others asked for whose rows are
+        consumed is kept in the commit's metadata, and their keys stand for it.
         """
         repository_id, branch = publish.repository_id, publish.branch
         made = ""
@@ -220,9 +223,10 @@ class Commits(CatalogPart):
                 conn.execute(_NEW_COMMIT, records.commit_values(repository_id, commit))
             elif existing.expired:
                 raise guards.expired(commit.id)
-            here = {"the_repository": repository_id, "the_branch": branch, "the_head": publish.expected_head}
+            here: dict[str, Any] = {"the_repository": repository_id, "the_branch": branch}
+            here |= {"the_head": publish.expected_head, "the_tokens": () if publish.action == "commit" else rest.tokens}
             if conn.execute(_MOVE_HEAD, here | records.branch_values(replace(rest, commit_id=commit.id))).rowcount != 1:
-                raise BranchMoved(f"branch {branch!r} moved while the commit was being made; try again")
+                raise BranchMoved(f"branch {branch!r} was staged to while the commit was being made; try again")
             if publish.publisher is not None:
                 conn.execute(delete(QUEUE).where(*_of_publisher(repository_id, branch, publish.publisher)))
             self.retire(conn, repository_id, publish.consumed, commit_id=commit.id)

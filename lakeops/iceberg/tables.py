@@ -323,8 +323,10 @@ class RefTables:
     def _update(self, place: str, changes: Callable[[], Iterator[TableChange]]) -> None:
         try:
             self._branch().update_tables(place, changes)
-        except FileNotFoundError as error:
-            raise InvalidInput(f"a file of the table is not there: {one_line(error, 300)}") from error
+        except (FileNotFoundError, exceptions.ResolveError) as error:
+            raise InvalidInput(
+                f"a file of the table is not there, or is no manifest: {one_line(error, 300)}"
+            ) from error
 
     def _next(self, commit: TableCommit, base: LoadedTable | None) -> tuple[LoadedTable, TableChange | None]:
         before = None if base is None else base.metadata
@@ -353,8 +355,7 @@ class RefTables:
             raise InvalidInput(f"table {_shown(commit.identifier)} cannot be updated: {one_line(error, 300)}") from None
         if base is not None and after == base.metadata:
             return base, None
-        if base is None:
-            after = after.model_copy(update={"properties": {GC_ENABLED: "false", **after.properties}})
+        after = after.model_copy(update={"properties": {GC_ENABLED: "false", **after.properties}})
         last = base.location if base else ""
         name = file_after(last)
         change = table_change(self.io, self._folder(commit.identifier), before, after, name, last)

@@ -10,6 +10,7 @@ than ``DEEPEST``, counts as unknown: a path on which the bases above it differ i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -23,7 +24,7 @@ from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, history_of, watched
 from lakeops.ops.history import NEAR, merge_bases
-from lakeops.ranges.diff import each_change
+from lakeops.ranges.diff import diff, each_change
 from lakeops.ranges.merge import MergePlan, bases_matter, merged_base, plan_merge, preview
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.range_merge import sides_behind
@@ -35,6 +36,8 @@ DEEPEST = 50
 """Levels of bases of bases."""
 _POINTER = r"(^|/)metadata\.json$"
 """The object that is an Iceberg table's current metadata file."""
+_LOG = re.compile("(?s)(.*?/)?_delta_log/")
+"""The folder of a Delta table's log."""
 
 
 @dataclass(frozen=True)
@@ -49,47 +52,37 @@ class Ancestor:
     commits: tuple[Commit, ...]
 
 
-class _Folding:
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
-        self._get = history_of(ctx)
-        # A cache of its own: the files are gone when this is.
-        self._reader = RangeReader(with_scratch(ctx.readable))
-        self._read: dict[str, Commit] = {}
-        self._merged: dict[tuple[int, tuple[str, ...]], Metarange] = {}
+def _fold(ctx: Context, bases: Sequence[Commit], sides: tuple[Metarange, Metarange]) -> Ancestor:
+    """The ancestor of two sides with these bases. Raises ``CommitExpired`` where retention took one of them."""
+    # A cache of its own: the files are gone when this is.
+    get, reader = history_of(ctx), RangeReader(with_scratch(ctx.readable))
+    read: dict[str, Commit] = {}
+    done: dict[tuple[int, tuple[str, ...]], Metarange] = {}
 
-    def ancestor(self, bases: Sequence[Commit], sides: tuple[Metarange, Metarange]) -> Ancestor:
-        """The ancestor of two sides with these bases. Raises ``CommitExpired`` where retention took one of them."""
-        return Ancestor(self._folded(bases, sides, 0), self._reader, tuple(self._read.values()))
-
-    def _folded(self, bases: Sequence[Commit], sides: tuple[Metarange, Metarange], level: int) -> Metarange:
+    def folded(bases: Sequence[Commit], sides: tuple[Metarange, Metarange], level: int) -> Metarange:
         """The merge of the bases, or a metarange that is the same at every path at which the sides differ."""
         # With three branches or more, several merges may need the same merged base.
         key = level, tuple(base.id for base in bases)
-        if key in self._merged:
-            return self._merged[key]
-        trees = [self._ctx.metarange(base) for base in bases]
-        self._read.update((base.id, base) for base in bases)
-        if len(trees) == 1 or not bases_matter(self._reader, sides, trees):
+        if key in done:
+            return done[key]
+        trees = [ctx.metarange(base) for base in bases]
+        read.update((base.id, base) for base in bases)
+        if len(trees) == 1 or not bases_matter(reader, sides, trees):
             return trees[0]
         merged, tips = trees[0], [bases[0].id]
         for base, tree in zip(bases[1:], trees[1:], strict=True):
-            older = graph.merge_bases(self._get, tips, [base.id])
+            older = graph.merge_bases(get, tips, [base.id])
             below: Metarange | None = None  # where nobody knows it
             if level < DEEPEST and not any(one.expired for one in older):
-                below = self._folded(older, (tree, merged), level + 1) if older else Metarange.empty()
+                below = folded(older, (tree, merged), level + 1) if older else Metarange.empty()
             tips.append(base.id)
-            merged = merged_base(
-                self._reader,
-                below,
-                tree,
-                merged,
-                label=sha256("\n".join(sorted(tips)).encode()).hexdigest(),
-                split=self._ctx.repository.split,
-                attempt=self._ctx.ids.new(),
-            )
-        self._merged[key] = merged
+            label = sha256("\n".join(sorted(tips)).encode()).hexdigest()
+            split, attempt = ctx.repository.split, ctx.ids.new()
+            merged = merged_base(reader, below, tree, merged, label=label, split=split, attempt=attempt)
+        done[key] = merged
         return merged
+
+    return Ancestor(folded(bases, sides, 0), reader, tuple(read.values()))
 
 
 @dataclass(frozen=True)
@@ -117,10 +110,8 @@ class MergeInputs:
 
 def check_strategy(strategy: str | Strategy | None) -> Strategy | None:
     """The strategy that a name stands for. Raises ``InvalidInput``."""
-    if strategy is None:
-        return None
     try:
-        return Strategy(strategy)
+        return None if strategy is None else Strategy(strategy)
     except ValueError:
         known = ", ".join(member.value for member in Strategy)
         raise InvalidInput(f"unknown strategy {excerpt(strategy)}; choose one of {known}") from None
@@ -143,7 +134,7 @@ def read_sides(ctx: Context, sides: MergeInputs) -> tuple[Ancestor, Metarange, M
     new, here, *bases = ctx.metaranges(sides.source, sides.destination, *sides.bases)
     if len(bases) == 1:
         return Ancestor(bases[0], ctx.reader, sides.bases), new, here
-    return _Folding(ctx).ancestor(sides.bases, (new, here)), new, here
+    return _fold(ctx, sides.bases, (new, here)), new, here
 
 
 Rebase = Callable[[Ancestor, Metarange, Metarange, MergePlan], tuple[MergePlan, list[str]]]
@@ -161,8 +152,8 @@ def decide(
 ) -> tuple[MergePlan, tuple[Commit, ...]]:
     """Plan a merge, path by path. Returns the plan, and the commits whose ranges it may reuse.
 
-    Raises ``MergeConflict`` with all conflicting paths that ``rebase`` leaves, and Iceberg tables that a strategy would
-    tear apart.
+    Raises ``MergeConflict`` with all conflicting paths that ``rebase`` leaves, Iceberg tables that a strategy would
+    tear apart, and logs of Delta tables that both sides changed.
     """
     base, new, here = read_sides(ctx, sides)
     engine = ctx.engine() if base.reader is ctx.reader else None  # a merged base lies where workers do not see it
@@ -175,9 +166,31 @@ def decide(
             reasons.append(f"table {path.rpartition('/')[0]}: a strategy would mix the files of two tables")
     if plan.conflicts and rebase is not None:
         plan, reasons = rebase(base, new, here, plan)
+    reasons += _torn(base, new, here, plan, strategy)
     if plan.conflicts:
         raise MergeConflict(*names, plan.conflicts, replayed, reasons=reasons)
     return plan, (*base.commits, sides.source)
+
+
+def _torn(base: Ancestor, new: Metarange, here: Metarange, plan: MergePlan, strategy: Strategy | None) -> list[str]:
+    """Add to a plan's conflicts what the destination changed in a Delta table's log that the plan changes, too."""
+    # In a range that is taken whole the destination has what the base has. So only folders that cross its ends matter.
+    sides = [] if here.id == base.metarange.id else [(plan.onto, here), (here, plan.onto)]
+    ends = [one.column(name, one.without(other)) for one, other in sides for name in ("first_path", "last_path")]
+    paths = [plan.changes.column("path"), *ends]
+    inside = [path for each in paths for path in each.filter(pc.match_substring(each, "_delta_log/")).to_pylist()]
+    reasons = []
+    for log in sorted({found[0] for found in map(_LOG.match, inside) if found}):
+        ours, theirs, between = (
+            {change.path for change in each_change(diff(base.reader, *two, prefix=log))}
+            for two in ((base.metarange, here), (base.metarange, new), (new, here))
+        )
+        ours, theirs = ours & between, theirs & between
+        (ours if strategy is Strategy.SOURCE_WINS else theirs).difference_update(plan.settled.to_pylist())
+        if ours and theirs:
+            plan.conflicts[:] = sorted({*plan.conflicts, *ours}, key=str.encode)
+            reasons.append(f"table {log[:-12]}: both sides changed its Delta log")
+    return reasons
 
 
 def preview_changes(

@@ -423,22 +423,21 @@ def _replay_change(
         require_clean(ctx, found)
         if on_head is not None:
             on_head(found.head.id)
-        head, reused = found.head, dict[str, Commit]()
+        head, reused = found.head, list[Commit]()
         for base, source in steps:
             sides = MergeInputs((base,), source, head)
             with explain_expired(ctx, (base, source, found.head)):
                 decided, kept = decide(ctx, sides, None, names, replayed=True)
                 work = partial(apply_plan, planned=decided, source=ctx.metarange(source))
                 metarange, summary = write_ranges(ctx, "merge", (head, source), found.started, work)
-            reused.update((commit.id, commit) for commit in kept)
+            reused += kept
             head = replace(  # what the next step changes; nobody else ever sees it
                 head, meta_range_id=metarange.id, meta_range_file=metarange.file, meta_range_digest=metarange.digest
             )
         if metarange.id == found.head.meta_range_id:
             raise NoChanges(f"{request.action} of {names[0]!r} changes nothing on branch {request.branch!r}")
         counted = summary if len(steps) == 1 else None
-        commits = tuple(reused.values())
-        plan = CommitPlan(metarange, (found.head,), message, metadata, counted, reused_commits=commits, judged=judged)
+        plan = CommitPlan(metarange, (found.head,), message, metadata, counted, tuple(reused), judged=judged)
         return publish(ctx, request, found, plan, publisher)
 
     return publish_in_queue(ctx, request, attempt).commit

@@ -154,16 +154,11 @@ def require_clean(ctx: Context, found: BranchSnapshot) -> None:
     Staged rows that change nothing over the head are no changes. Publishing takes them off the branch.
     """
     for batch in effective(ctx, found.head, found.staged) if found.staged.num_rows else ():
-        raise dirty(found.state.id, batch.column("path")[0].as_py())
-
-
-def dirty(branch: str, path: str) -> PreconditionFailed:
-    """The error for a branch with uncommitted changes, of which ``path`` is one."""
-    return PreconditionFailed(
-        f"branch {branch!r} has uncommitted changes, such as {path!r}; commit or reset them first; where others keep "
-        "staging, let them stage to branches of their own and merge those",
-        kind="dirty_branch",
-    )
+        raise PreconditionFailed(
+            f"branch {found.state.id!r} has uncommitted changes, such as {batch.column('path')[0].as_py()!r}; commit "
+            "or reset them first; where others keep staging, let them stage to branches of their own and merge those",
+            kind="dirty_branch",
+        )
 
 
 def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
@@ -194,8 +189,8 @@ def publish(
     ``found`` is the branch as it was planned on. ``publisher`` is whose place in the branch's queue this is, which the
     transaction gives up. Where the request's key is known by now, the key's commit is the result.
 
-    Raises ``BranchMoved`` when others moved the branch since, or somebody else is first in its queue;
-    ``PreconditionFailed`` (``dirty_branch``) when rows that change something were staged since; and what the
+    Raises ``BranchMoved`` when others moved the branch or staged to it since, or somebody else is first in its queue;
+    ``PreconditionFailed`` (``dirty_branch``) when rows that change nothing have become changes; and what the
     transaction raises.
     """
     state = found.state if found.staged is None or not found.staged.num_rows else _seal_noops(ctx, found.state.id)

@@ -38,7 +38,7 @@ def ready(catalog, message="one", **given):
 
 
 def test_publishing_does_everything_at_once(catalog):
-    publish = ready(catalog, key="k", fingerprint="f", actor="bob", action="import")
+    publish = ready(catalog, key="k", fingerprint="f", actor="bob")
     before = catalog.refs.branch(REPO, "main")
     assert catalog.commits.publish(publish) == publish.commit
     after = catalog.refs.branch(REPO, "main")
@@ -47,7 +47,7 @@ def test_publishing_does_everything_at_once(catalog):
     assert paths(catalog.staging.staged_page(REPO, "main")[1]) == ["b"]
     assert catalog.commits.of_key(REPO, "k", "f").id == publish.commit.id
     move = catalog.refs.reflog(REPO, "main")[0]
-    assert (move.old, move.new, move.action, move.actor) == (FIRST.id, publish.commit.id, "import", "bob")
+    assert (move.old, move.new, move.action, move.actor) == (FIRST.id, publish.commit.id, "commit", "bob")
     assert catalog.staging.purge_retired(REPO) == 1
     assert paths(catalog.staging.staged_page(REPO, "main")[1]) == ["b"]
 
@@ -60,6 +60,7 @@ REFUSED = {
     "too many tokens": (BranchMoved, lambda c, p: replace(p, consumed=(*p.consumed, "nope"))),
     "an unknown parent": (RefNotFound, lambda c, p: replace(p, commit=a_commit("x", a_commit("never")))),
     "an unknown commit to rest on": (RefNotFound, lambda c, p: replace(p, live=frozenset({"f" * 64}))),
+    "staged rows that are left, beside another verb": (BranchMoved, lambda _, p: replace(p, action="import")),
     "an old attempt": (AttemptExpired, lambda c, p: replace(p, started=p.started - timedelta(hours=12, minutes=1))),
     "no such branch": (RefNotFound, lambda c, p: replace(p, branch="nope")),
 }

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +17,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from lakeops import Lake, Repository
+from lakeops import Branch, Lake, Repository
 from lakeops.gateway.app import serving
 from lakeops.model.errors import MergeConflict
+from lakeops.model.records import StrategyName
 
 Options = dict[str, str]
 
@@ -99,6 +101,66 @@ def test_appends_on_two_branches_conflict_in_the_merge(published: Repository, op
     published.branch("again").commit("again")
     published.merge("again", "main")
     assert amounts("main", options) == [1, 2, 10, 20]
+
+
+def clean(branch: Branch, options: Options) -> None:
+    """Let a checkpoint take the place of all files of the log before it."""
+    at(branch.id, options).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
+    for amount in (21, 22):
+        append(branch.id, sales(amount), options)
+    table = at(branch.id, options)
+    table.create_checkpoint()
+    table.cleanup_metadata()
+
+
+def write_anew(branch: Branch, options: Options) -> None:
+    branch.delete_prefix("sales/")
+    append(branch.id, sales(77), options)
+
+
+Write = Callable[[Branch, Options], object]
+CHANGES: dict[str, Write] = {
+    "append": lambda branch, options: append(branch.id, sales(10), options),
+    "clean": clean,
+    "drop": lambda branch, _: branch.delete_prefix("sales/"),
+    "write anew": write_anew,
+}
+
+
+@pytest.mark.parametrize("strategy", [None, "source-wins", "dest-wins"])
+@pytest.mark.parametrize(
+    "pair", ["append, clean", "clean, append", "append, drop", "drop, append", "append, write anew"]
+)
+def test_no_merge_makes_a_log_of_two(
+    published: Repository, options: Options, pair: str, strategy: StrategyName
+) -> None:
+    """Both sides changed the table, at different files of the log, or at more of them than a strategy settles."""
+    published.create_branch("dev")
+    for branch, change in zip(("dev", "main"), pair.split(", "), strict=True):
+        CHANGES[change](published.branch(branch), options)
+        published.branch(branch).commit(change)
+    head = published.branch("main").commit_id
+    for ask in (published.preview_merge, published.merge):
+        with pytest.raises(MergeConflict, match="table sales: both sides changed its Delta log") as conflict:
+            ask("dev", "main", strategy=strategy)
+        assert {path.rpartition("/")[0] for path in conflict.value.conflicts} == {"sales/_delta_log"}
+    assert published.branch("main").commit_id == head
+
+
+def test_picks_and_reverts_leave_no_gap_in_a_log(published: Repository, options: Options) -> None:
+    published.create_branch("dev")
+    for amount in (10, 11):
+        append("dev", sales(amount), options)
+        published.branch("dev").commit("Append")
+    with pytest.raises(MergeConflict):
+        published.cherry_pick("dev", "main")
+    with pytest.raises(MergeConflict):
+        published.branch("dev").revert("dev~1")
+    published.cherry_pick("dev~1", "main")
+    published.merge("dev", "main")
+    assert amounts("main", options) == [1, 2, 10, 11]
+    published.branch("dev").revert("dev")
+    assert amounts("dev", options) == [1, 2, 10]
 
 
 def test_a_merge_brings_tables_whole(published: Repository, options: Options) -> None:

@@ -855,9 +855,12 @@ def test_metadata_that_is_forged_stages_nothing(published: Repository, lake: Lak
         with pytest.raises(REFUSED, match="is not where tables of repository 'shop' lie"):
             main.create_table("web.forged", rows().schema, location=location)
     table = main.load_table("web.sales")
-    for properties in ({"write.data.path": "file:///etc"}, {"gc.enabled": "true"}):
+    deleting = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+    for properties in ({"write.data.path": "file:///etc"}, {"gc.enabled": "true"}, deleting):
         with pytest.raises(REFUSED), table.transaction() as begun:
             begun.set_properties(properties)
+    with pytest.raises(REFUSED, match="must stay false: engines would delete files that other refs need"):
+        main.create_table("web.forged", rows().schema, properties=deleting)
     elsewhere = f"{published.storage_namespace}/data/tables/{'0' * 20}"
     snapshot = table.current_snapshot()
     assert snapshot is not None
@@ -866,6 +869,8 @@ def test_metadata_that_is_forged_stages_nothing(published: Repository, lake: Lak
         ({"manifest_list": f"{elsewhere}/metadata/x.avro"}, "is not there|does not lie below"),
         ({"manifest_list": f"{table.location()}/metadata/none.avro"}, "is not there"),
         ({"manifest_list": f"{table.location()}/../../x.avro"}, "is not where tables"),
+        ({"manifest_list": table.metadata_location}, "is no .avro file"),
+        ({"manifest_list": snapshot.manifests(table.io)[0].manifest_path}, "is no manifest"),
     ):
         made = snapshot.model_copy(update={"snapshot_id": 77, "parent_snapshot_id": snapshot.snapshot_id, **forged})
         made = made.model_copy(update={"sequence_number": (snapshot.sequence_number or 0) + 1})
@@ -873,6 +878,14 @@ def test_metadata_that_is_forged_stages_nothing(published: Repository, lake: Lak
         with pytest.raises(REFUSED, match=says):
             request(table, (), (AddSnapshotUpdate(snapshot=made),))
     assert list(published.branch("main").uncommitted()) == []
+
+
+def test_engines_are_told_to_delete_no_files_whatever_was_removed(published: Repository, catalog: Open) -> None:
+    """They take ``gc.enabled`` for true where a table does not have it."""
+    table = catalog("main").load_table("web.sales")
+    with table.transaction() as begun:
+        begun.remove_properties("gc.enabled")
+    assert catalog("main").load_table("web.sales").properties["gc.enabled"] == "false"
 
 
 def test_a_manifest_that_lies_about_sizes_is_refused(published: Repository, catalog: Open) -> None:

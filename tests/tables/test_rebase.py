@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog, load_catalog
@@ -24,12 +25,13 @@ from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
 from support.budget import examples
-from support.errors import has_kind
+from support.errors import has_kind, raising
 from support.scenes import files
 from typer.testing import CliRunner
 
 from lakeops import Lake, MergeConflict, Repository, Settings
 from lakeops.cli.app import app
+from lakeops.gateway.app import serving
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split, StrategyName
 from lakeops.store import layout
@@ -195,6 +197,22 @@ def as_version_3(shop: Shop, branch: str) -> None:
     shop.repo.branch(branch).put(path, json.dumps({**told, "format-version": 3, "next-row-id": 0}).encode())
 
 
+def without_properties(shop: Shop, branch: str) -> None:
+    path = f"{FOLDER}metadata.json"
+    told = json.loads(shop.repo.ref(branch).read(path))
+    shop.repo.branch(branch).put(path, json.dumps({**told, "properties": {}}).encode())
+
+
+def name_as_manifests(shop: Shop, branch: str, other: str) -> None:
+    """Metadata whose current snapshot names another file as its list of manifests, or itself as its parent."""
+    path = f"{FOLDER}metadata.json"
+    table, told = shop.table(branch), json.loads(shop.repo.ref(branch).read(path))
+    files = {"a manifest": table.inspect.manifests()["path"][0].as_py(), "metadata": table.metadata_location}
+    (last,) = (one for one in told["snapshots"] if one["snapshot-id"] == told["current-snapshot-id"])
+    last |= {"manifest-list": files[other]} if other in files else {"parent-snapshot-id": last["snapshot-id"]}
+    shop.repo.branch(branch).put(path, json.dumps(told).encode())
+
+
 def write_anew(shop: Shop, branch: str) -> None:
     catalog = shop.catalog(branch)
     catalog.drop_table("web.sales")
@@ -243,6 +261,12 @@ FOLLOWING: dict[str, tuple[list[Step], list[Step], list[int]]] = {
     ),
     "an append after merged rows": ([APPEND["dev"]], [lambda s, at: s.insert_missing(at, 4, 5)], [1, 2, 3, 4, 5, 10]),
     "a property of the source": ([set_property], [APPEND["main"]], [1, 2, 3, 4, 20]),
+    "properties that went": ([without_properties], [APPEND["main"]], [1, 2, 3, 4, 20]),
+    "a snapshot that is its own ancestor": (
+        [APPEND["dev"], lambda s, at: name_as_manifests(s, at, "")],
+        [APPEND["main"]],
+        [1, 2, 3, 4, 10, 20],
+    ),
     "a deletion beside a property": ([lambda s, at: s.delete(at, 1)], [set_property], [2, 3, 4]),
 }
 
@@ -327,6 +351,21 @@ CONTRADICTING: dict[str, tuple[list[Step], list[Step], str]] = {
     "two schemas": ([evolve], [evolve], "both sides changed its schema"),
     "one property": ([set_property], [set_property], "both sides changed its property owner"),
     "another partitioning": ([APPEND["dev"]], [partition], "under another partitioning"),
+    "a manifest in place of a list": (
+        [APPEND["dev"], lambda s, at: name_as_manifests(s, at, "a manifest")],
+        [APPEND["main"]],
+        "",
+    ),
+    "a list that is no Avro file": (
+        [APPEND["dev"], lambda s, at: name_as_manifests(s, at, "metadata")],
+        [APPEND["main"]],
+        "is no .avro file",
+    ),
+    "a dropped table": (
+        [lambda s, at: s.catalog(at).drop_table("web.sales")],
+        [APPEND["main"]],
+        "one side created, dr",
+    ),
     "a table made anew": ([write_anew], [APPEND["main"]], "one side dropped it and created it again"),
 }
 
@@ -345,6 +384,73 @@ def test_what_contradicts_stays_a_conflict_with_the_tables_name(shop: Shop, name
         assert conflict.value.conflicts == [f"{FOLDER}metadata.json"]
     assert shop.repo.branch("main").commit_id == head
     assert shop.repo.ref("main").read(f"{FOLDER}metadata.json") == before
+    assert len(shop.repo.table_diffs("dev~1", "dev", [f"{FOLDER}metadata.json"])) <= 1
+
+
+@pytest.mark.parametrize("compacted", [None, "dev", "main"])
+@pytest.mark.parametrize("took", ["cherry-pick", "squash"])
+def test_rows_that_the_destination_took_otherwise_than_by_a_merge_come_once(
+    shop: Shop, took: str, compacted: str | None
+) -> None:
+    shop.append("dev", 10)
+    shop.commit("dev")
+    if took == "squash":
+        shop.repo.merge("dev", "main", squash=True)
+    else:
+        shop.repo.cherry_pick("dev", "main")
+    if compacted:
+        shop.compact(compacted)
+        expire(shop, compacted)
+    for branch, amount in (("dev", 11), ("main", 20)):
+        shop.append(branch, amount)
+        shop.commit(branch)
+    if compacted is None:
+        shop.merge()
+        assert shop.amounts("main") == [1, 2, 3, 4, 10, 11, 20]
+        return
+    with pytest.raises(MergeConflict, match="both sides took the same commits"):
+        shop.repo.merge("dev", "main", tables="rebase")
+
+
+def test_changes_that_expired_are_noticed_in_a_table_that_was_empty(shop: Shop) -> None:
+    shop.catalog("main").drop_table("web.sales")
+    shop.catalog("main").create_table("web.sales", rows().schema)
+    shop.commit("main")
+    shop.repo.branch("dev").move("main")
+    for branch in ("dev", "main"):
+        shop.append(branch, 6)
+        shop.insert_missing(branch, 5)
+        shop.compact(branch)
+        expire(shop, branch)
+        shop.commit(branch)
+    with pytest.raises(MergeConflict, match="the source expired snapshots that changed rows"):
+        shop.repo.merge("dev", "main", tables="rebase")
+
+
+def test_a_merge_counts_no_file_that_the_destination_kept(shop: Shop) -> None:
+    shop.delete("main", 1, 2)
+    shop.commit("main")
+    shop.repo.branch("dev").move("main")
+    dev = shop.table("dev")
+    dev.manage_snapshots().rollback_to_snapshot(dev.snapshots()[1].snapshot_id).commit()
+    set_property(shop, "main")
+    for branch in ("dev", "main"):
+        shop.commit(branch)
+    shop.merge()
+    assert shop.amounts("main") == [1, 2, 3, 4]
+
+
+def test_sides_that_merged_a_table_across_each_other_conflict(shop: Shop) -> None:
+    for branch, amount in (("dev", 10), ("main", 20)):
+        shop.append(branch, amount)
+        shop.commit(branch)
+    heads = {branch: shop.repo.branch(branch).commit_id for branch in ("dev", "main")}
+    for branch, other in (("main", "dev"), ("dev", "main")):
+        shop.repo.merge(heads[other], branch, tables="rebase")
+        shop.append(branch, 30)
+        shop.commit(branch)
+    with pytest.raises(MergeConflict, match="both sides merged it across each other"):
+        shop.repo.merge("dev", "main", tables="rebase")
 
 
 @pytest.mark.parametrize("strategy", ["source-wins", "dest-wins"])
@@ -480,6 +586,48 @@ def test_histories_of_two_branches_lose_and_double_no_row(lake: Lake, seed: int)
                 model["dev"] = set(model["main"])
         base = set(model["dev"])
         assert shop.amounts("dev") == sorted(model["dev"])
+
+
+VERBS: dict[str, Callable[..., object]] = {
+    "merge": lambda repo, **told: repo.merge("dev", "main", **told),
+    "merge and rebase": lambda repo, **told: repo.merge("dev", "main", tables="rebase", **told),
+    "cherry-pick": lambda repo, **told: repo.cherry_pick("dev", "main", **told),
+    "revert": lambda repo, **told: repo.branch("main").revert("main", **told),
+}
+
+
+@pytest.mark.parametrize("written", ["Iceberg", "Delta", "an object", "an object, and sealed"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_nothing_is_published_beneath_what_was_staged_meanwhile(
+    shop: Shop, lake: Lake, verb: str, written: str
+) -> None:
+    """A writer of a table looks at the head. A table that rests on the old head would hide what the new one brings."""
+    repo = shop.repo
+
+    def write(branch: str, amount: int) -> None:
+        if written == "Iceberg":
+            shop.append(branch, amount)
+        elif written == "Delta":
+            write_deltalake(f"s3://shop/{branch}/t", rows(amount), mode="append", storage_options=options)
+        else:
+            seen = repo.ref(branch).find("t.csv")
+            repo.branch(branch).put("t.csv", str(amount).encode(), if_absent=seen is None, seen=seen)
+
+    def meanwhile(_: str) -> None:
+        write("main", 20)
+        if "sealed" in written:  # as a commit that has begun leaves it
+            lake.catalog.staging.seal(repo.id, "main", token="next")
+
+    with serving(lake, write=True) as options:
+        write("main", 5)
+        shop.commit("main")
+        repo.branch("dev").move("main")
+        write("dev", 10)
+        shop.commit("dev")
+        head = repo.branch("main").commit_id
+        with raising("dirty_branch"):
+            VERBS[verb](repo, on_head=meanwhile)
+        assert repo.branch("main").commit_id == head
 
 
 def test_diffs_speak_of_tables(shop: Shop, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pyiceberg.exceptions import ResolveError
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -49,12 +50,13 @@ class FileDelta:
             )
             added = {path: entry.data_file for path, entry in has.items() if path not in had}
             removed = {path: entry.data_file for path, entry in had.items() if path not in has}
-            at, until, operations = last, first and first.snapshot_id, set[Operation | None]()
-            while at is not None and at.snapshot_id != until:
-                operations.add(at.summary.operation if at.summary else None)
-                parent = at.parent_snapshot_id
-                at = side.snapshot_by_id(parent) if side and parent is not None else None
-            if side and at is None and until is not None:  # some have expired; a file names the one that added it
+            at, until, operations = last and last.snapshot_id, first and first.snapshot_id, set[Operation | None]()
+            known, number = {one.snapshot_id: one for one in side.snapshots} if side else {}, 0
+            while at != until and at in known:
+                one = known.pop(at)  # metadata may make a snapshot its own ancestor
+                operations.add(one.summary.operation if one.summary else None)
+                at, number = one.parent_snapshot_id, one.sequence_number or 0
+            if side and (at != until or (until is None and number > 1)):  # some expired; a file names what added it
                 adding = [side.snapshot_by_id(has[path].snapshot_id) for path in added]
                 only_appended = all(one and one.summary and one.summary.operation == Operation.APPEND for one in adding)
                 operations |= set() if only_appended and not removed else {None}
@@ -116,7 +118,7 @@ def table_diffs(ctx: Context, left: str, right: str, paths: Iterable[str]) -> li
             if old is None and new is None:
                 continue
             (delta,) = FileDelta.of(io, old, new)
-        except (LakeopsError, FileNotFoundError):
+        except (LakeopsError, FileNotFoundError, ResolveError):
             continue
         sides = (delta.added, delta.removed)
         added, removed = (sum(one.record_count for one in side.values() if not one.content) for side in sides)

@@ -106,10 +106,11 @@ def check_metadata(io: TableFileIO, before: TableMetadata | None, after: TableMe
     for name in _PLACES:
         if name in after.properties:
             _inside(io, f"{after.properties[name].rstrip('/')}/x", after.location)
-    if after.properties.get(GC_ENABLED, "false").lower() != "false":
-        raise InvalidInput(
-            f"{GC_ENABLED} must stay false: engines would delete files that other refs need; lakeops gc deletes them"
-        )
+    for name in (GC_ENABLED, "write.metadata.delete-after-commit.enabled"):
+        if after.properties.get(name, "false").lower() != "false":
+            raise InvalidInput(
+                f"{name} must stay false: engines would delete files that other refs need; lakeops gc deletes them"
+            )
 
 
 def supported_version(version: object) -> int:
@@ -132,10 +133,16 @@ def _inside(io: TableFileIO, url: str, location: str) -> str:
 
 
 def manifests_of(io: TableFileIO, snapshot: Any) -> list[ManifestFile]:
-    """The manifests of a snapshot. Raises ``InvalidInput`` where it has no list of them."""
+    """The manifests of a snapshot. Raises ``InvalidInput`` where it has no list, or a file is not Avro's."""
     if not snapshot.manifest_list:
         raise InvalidInput(f"snapshot {snapshot.snapshot_id} has no manifest list: write the table in version 2")
-    return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
+    found: list[ManifestFile] = []
+    if snapshot.manifest_list.endswith(".avro"):  # only those are checked before they are decoded
+        found = list(read_manifest_list(io.new_input(snapshot.manifest_list)))
+    for path in (snapshot.manifest_list, *(one.manifest_path for one in found)):
+        if io.files.key(path) and not path.endswith(".avro"):
+            raise InvalidInput(f"snapshot {snapshot.snapshot_id} names {excerpt(path)}, which is no .avro file")
+    return found
 
 
 def _unreachable(io: TableFileIO, removed: Sequence[Any], kept: Iterable[Any]) -> set[str]:

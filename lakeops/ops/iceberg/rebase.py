@@ -8,12 +8,13 @@ conflict.
 from __future__ import annotations
 
 from dataclasses import replace
+from os.path import commonprefix
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog.noop import NoopCatalog
-from pyiceberg.exceptions import ValidationException
+from pyiceberg.exceptions import ResolveError, ValidationException
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -26,7 +27,7 @@ from lakeops.ops.ancestor import Ancestor
 from lakeops.ops.context import Context
 from lakeops.ops.iceberg.diff import FileDelta
 from lakeops.ops.iceberg.files import MOST_METADATA, TableFileIO
-from lakeops.ops.iceberg.metadata import POINTER, file_after, parsed, supported_version, table_change
+from lakeops.ops.iceberg.metadata import GC_ENABLED, POINTER, file_after, parsed, supported_version, table_change
 from lakeops.ops.read import read_entry
 from lakeops.ops.stage import tombstones
 from lakeops.ops.tables import TableChange, TableFiles, rows_of
@@ -50,7 +51,7 @@ class NotRebased(Exception):
     """Iceberg's rules do not let a source's change follow that of the destination. The message says why."""
 
 
-_NOT_REBASED = (NotRebased, InvalidInput, FileMissing, FileNotFoundError, ValidationException, ValueError)
+_NOT_REBASED = (NotRebased, InvalidInput, FileMissing, FileNotFoundError, ResolveError, ValidationException, ValueError)
 
 
 def rebase(
@@ -61,44 +62,31 @@ def rebase(
     With ``publish`` the metadata that the plan refers to is written. Returns the plan with the conflicts that are left,
     and for each table among them why it is one.
     """
-    reasons, tables = [], []
+    tables: dict[str, list[Entry]] = {}
     for path in plan.conflicts:
-        if path.rpartition("/")[2] != POINTER:
-            continue
-        sides = [base.reader.stat(base.metarange, path), ctx.reader.stat(source, path), ctx.reader.stat(dest, path)]
-        folder, pointers = path.removesuffix(POINTER), [one for one in sides if one]
-        if len(pointers) == len(sides):
-            try:
-                tables.append(_RebasedTable(ctx, folder, pointers))
-            except _NOT_REBASED as error:
-                reasons.append(f"table {folder[:-1]}: {error}")
-    changed = _changed_below(base, source, [one.folder for one in tables])
-    for table in tables:
-        try:
-            plan = _with_table(ctx, changed[table.folder], dest, plan, table, publish=publish)
-        except _NOT_REBASED as error:
-            reasons.append(f"table {table.folder[:-1]}: {error}")
-    return plan, sorted(reasons)
-
-
-def _changed_below(base: Ancestor, source: Metarange, folders: list[str]) -> dict[str, _Changed]:
-    """The objects below each of some folders that the source changed, as they were and as they are, by path."""
-    found: dict[str, _Changed] = {folder: {} for folder in folders}
-    prefix = min(folders, default="")
-    while not max(folders, default="").startswith(prefix):
-        prefix = prefix[:-1]
-    columns = RANGE_SCHEMA.names, RANGE_SCHEMA.names
-    batches = diff_batches(base.reader, base.metarange, source, columns=columns, prefix=prefix) if folders else ()
+        if path.rpartition("/")[2] == POINTER:
+            sides = base.reader.stat(base.metarange, path), ctx.reader.stat(source, path), ctx.reader.stat(dest, path)
+            if any(one and one.physical_address.startswith(layout.TABLES) for one in sides):
+                tables[path.removesuffix(POINTER)] = [one for one in sides if one]
+    # What the source changed below each folder, as it was and as it is, by path.
+    changed: dict[str, _Changed] = {folder: {} for folder in tables}
+    columns, prefix = (RANGE_SCHEMA.names, RANGE_SCHEMA.names), commonprefix([*tables])  # noqa: RUF071 - of texts
+    batches = diff_batches(base.reader, base.metarange, source, columns=columns, prefix=prefix) if tables else ()
     for batch in batches:
         for side, rows in enumerate(batch.rows):
-            paths = rows.column("path").to_pylist()
-            folders_of = [{"", *(path[: at + 1] for at, one in enumerate(path) if one == "/")} for path in paths]
-            above = [found.keys() & one for one in folders_of]
-            chosen = entries(rows.filter(pa.array(map(bool, above), pa.bool_())))
-            for entry, inside in zip(chosen, filter(None, above), strict=True):
-                for folder in inside:
-                    found[folder].setdefault(entry.path, [None, None])[side] = entry
-    return found
+            for folder, inside in changed.items():
+                for entry in entries(rows.filter(pc.starts_with(rows.column("path"), folder))):
+                    inside.setdefault(entry.path, [None, None])[side] = entry
+    reasons = []
+    for folder, pointers in tables.items():
+        try:
+            if len(pointers) < 3:
+                raise NotRebased("one side created, dropped or renamed it")
+            table = _RebasedTable(ctx, folder, pointers)
+            plan = _with_table(ctx, changed[folder], dest, plan, table, publish=publish)
+        except _NOT_REBASED as error:
+            reasons.append(f"table {folder[:-1]}: {error}")
+    return plan, sorted(reasons)
 
 
 class _RebasedTable:
@@ -112,24 +100,24 @@ class _RebasedTable:
         self.files = _Draft(ctx)
         self._io = TableFileIO(self.files)
         for entry in pointers:
+            if not entry.physical_address:  # the merge of several bases left it open
+                raise NotRebased("both sides merged it across each other")
             if entry.size_bytes > MOST_METADATA:
                 raise NotRebased(f"its metadata has {entry.size_bytes:,} bytes")
         self._base, self._source, self._dest = (parsed(read_entry(ctx, one), one.path) for one in pointers)
         self._at = layout.absolute(ctx.repository.storage_namespace, pointers[2].physical_address)
         self._theirs, self._ours = FileDelta.of(self._io, self._base, self._source, self._dest)
+        base, source, dest = (
+            {entry.physical_address, *(self.files.key(one.metadata_file) for one in told.metadata_log)}
+            | {str(one.snapshot_id) for one in told.snapshots}
+            for entry, told in zip(pointers, (self._base, self._source, self._dest), strict=True)
+        )
+        self._took_the_same = bool(source & dest - base)  # a rebased merge makes a metadata file and a snapshot anew
         # Both sides have what an earlier merge brought.
         self._added = {path: file for path, file in self._theirs.added.items() if path not in self._ours.added}
+        self.added = set(map(self.files.key, self._added))  # their keys
+        self.root = f"{self.files.key(self._dest.location)}/"
         self._check()
-
-    @property
-    def root(self) -> str:
-        """The key of the table's location, with a slash at its end."""
-        return f"{self.files.key(self._dest.location)}/"
-
-    @property
-    def added(self) -> set[str]:
-        """The keys of the source's files that the destination's table gets."""
-        return set(map(self.files.key, self._added))
 
     def _check(self) -> None:
         """Raise ``NotRebased`` where the source's change cannot follow the destination's."""
@@ -143,6 +131,8 @@ class _RebasedTable:
             raise NotRebased("both sides replaced or deleted the same files")
         if theirs.removed and ours.deletes:
             raise NotRebased("the destination deleted rows that may lie in files which the source replaced or deleted")
+        if self._took_the_same and not theirs.operations | ours.operations <= {Operation.APPEND}:
+            raise NotRebased("both sides took the same commits, by a squashed merge or a cherry-pick, and changed more")
         changed = bool(ours.added or ours.removed) and not ours.operations <= {Operation.REPLACE}
         if not theirs.keeps_rows and changed:
             did = "expired snapshots that changed" if None in theirs.operations else "deleted, changed or merged"
@@ -163,7 +153,7 @@ class _RebasedTable:
                 producer.delete_data_file(file)
             producer.commit()
         else:
-            transaction.set_properties(merged.properties)
+            transaction.set_properties({GC_ENABLED: "false", **merged.properties})  # none would be no commit
         after = transaction.after(self._at)
         made = after.current_snapshot()
         if self._theirs.removed and self._theirs.keeps_rows and made is not None and made.summary is not None:
@@ -249,8 +239,8 @@ def _with_table(
     if any(before[path] for path, new in known.items() if new and new.physical_address in table.added):
         raise NotRebased("the destination removed files that the source's change would bring back")
     after = {path: None if path in change.gone else entry for path, entry in before.items()}
-    after |= dict.fromkeys(named, _NEW) | known
-    counts = dict(zip(_KINDS, (plan.summary.added, plan.summary.removed, plan.summary.changed), strict=True))
+    after |= {path: before[path] or _NEW for path in named} | known | {change.pointer: _NEW}
+    counts = [plan.summary.added, plan.summary.removed, plan.summary.changed]
     for path, (old, new) in touched.items():
         if path not in plan.conflicts and _same(before[path], old):
             counts[_kind(old, new)] -= 1
@@ -266,7 +256,7 @@ def _with_table(
     rows = [pa.Table.from_pylist(kept, STAGED_SCHEMA), tombstones(gone)]
     if publish:
         table.files.publish()
-        made = {path: file for path, file in change.files.items() if path not in known}
+        made = {path: file for path, file in change.files.items() if after[path] is _NEW}
         rows.append(rows_of(ctx, replace(change, files=made, gone=()))[0])
     rest = plan.changes.filter(pc.invert(pc.is_in(plan.changes.column("path"), pa.array(before, pa.string()))))
     return replace(
@@ -275,17 +265,17 @@ def _with_table(
         conflicts=[path for path in plan.conflicts if path not in before],
         # The changes put back what whole ranges of the source brought, so a list of both would not be the difference.
         exchanged=plan.exchanged if plan.onto.id == dest.id else None,
-        summary=Summary(**counts),
+        summary=Summary(*counts),
     )
 
 
-_KINDS = ("added", "removed", "changed")
 _NEW = Entry("", "", "", -1, 0)
 """Stands for a file whose checksum is not known yet."""
 
 
-def _kind(old: Entry | None, new: Entry | None) -> str:
-    return "added" if old is None else "removed" if new is None else "changed"
+def _kind(old: Entry | None, new: Entry | None) -> int:
+    """The position of a change's kind in a summary."""
+    return 0 if old is None else 1 if new is None else 2
 
 
 def _same(one: Entry | None, other: Entry | None) -> bool:
