@@ -7,6 +7,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pyarrow as pa
@@ -469,6 +470,20 @@ def test_a_schema_that_comes_before_the_lake_s_hides_nothing(postgres_socket, tm
             assert [one.id for one in lake.repositories()] == ["shop"]
             lake.repository("shop").branch("main").put("a", b"1")
             lake.repository("shop").branch("main").commit("a")
+
+
+@pytest.mark.parametrize("path", ["teamb", '"$user"', "teamb, pg_temp", "pg_catalog", ""])
+@pytest.mark.parametrize("tables", [0, 1])
+def test_a_search_path_without_a_schema_opens_no_other_lake(postgres_socket, opened, path, tables):
+    """A typing error, or a schema that was renamed. The lake in ``public`` may be another team's."""
+    with fresh_database(postgres_socket) as url:
+        if tables:
+            create(opened(url))
+        with raising("invalid_settings", "no schema of .* search_path exists"):
+            opened(f"{url}&options={quote(f'-csearch_path={path}'.replace(' ', chr(92) + ' '))}").repositories.page()
+        with psycopg.connect(url.replace("+psycopg", "")) as admin:
+            there = "SELECT count(*) FROM pg_tables WHERE tablename = 'lakeops_version'"
+            assert admin.execute(there).fetchone() == (tables,)
 
 
 @pytest.mark.parametrize(
