@@ -18,7 +18,7 @@ from lakeops.catalog.marks import first_seen
 from lakeops.catalog.records import commit_values, repository_record, repository_values, text_map
 from lakeops.catalog.tables import AUDIT, BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REFLOG, REPOSITORY
 from lakeops.model.clock import Ids
-from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotAsSeen, PreconditionFailed
+from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotAMirror, NotAsSeen, PreconditionFailed
 from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.marks import Identity
 from lakeops.model.records import Commit, RepositoryRecord
@@ -65,12 +65,17 @@ class Repositories(CatalogPart):
         return [repository_record(row) for row in _PAGE.page(conn, {}, prefix=prefix, after=after, limit=limit)]
 
     @write_transaction_once
-    def delete_repository(self, conn: Connection, repository_id: str, seen: int | None = None) -> None:
+    def delete_repository(
+        self, conn: Connection, repository_id: str, seen: int | None = None, *, mirror: bool = False
+    ) -> None:
         """Forget a repository and everything recorded of it but the audit. The storage namespace is not touched.
 
-        Raises ``NotAsSeen`` when its reflog has a newer move than was ``seen``.
+        Raises ``NotAsSeen`` when its reflog has a newer move than was ``seen``, ``NotAMirror`` when a ``mirror`` is
+        meant and the repository follows no source.
         """
         namespace = lock_repository(conn, repository_id, exclusive=True).storage_namespace
+        if mirror and not _follows(conn, repository_id):
+            raise NotAMirror(f"{repository_id!r} is a writable repository now; `lakeops repo delete` forgets it")
         newest = select(func.max(REFLOG.c.sequence)).filter_by(repository_id=repository_id)
         if seen is not None and (conn.execute(newest).scalar() or 0) > seen:
             raise NotAsSeen(f"repository {repository_id!r} changed since it was looked at; nothing was done")
@@ -84,8 +89,7 @@ class Repositories(CatalogPart):
     def set_read_only(self, conn: Connection, repository_id: str, read_only: bool) -> None:
         """Close a repository to every writing transition, or open it again. A mirror stays closed."""
         was = lock_repository(conn, repository_id, exclusive=True).read_only
-        following = select(MIRROR.c.repository_id).filter_by(repository_id=repository_id, promoted_writable=None)
-        if not read_only and conn.execute(following).first():
+        if not read_only and _follows(conn, repository_id):
             raise PreconditionFailed(
                 f"repository {repository_id!r} is a mirror: `lakeops mirror promote-writable` opens it for writing",
                 kind="read_only_repository",
@@ -177,6 +181,11 @@ class Repositories(CatalogPart):
         lock_repository(conn, repository_id)
         noted = update(OWNER).filter_by(repository_id=repository_id, pending_lease=record)
         conn.execute(noted.values(current_lease=record, pending_lease=None))
+
+
+def _follows(conn: Connection, repository_id: str) -> bool:
+    following = select(MIRROR.c.repository_id).filter_by(repository_id=repository_id, promoted_writable=None)
+    return conn.execute(following).first() is not None
 
 
 def _ownership(conn: Connection, repository_id: str, identity: Identity) -> Ownership:

@@ -8,15 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from lakeops.model.clock import Ids, unix_seconds
-from lakeops.model.errors import (
-    AlreadyExists,
-    CatalogError,
-    InvalidInput,
-    LakeopsError,
-    NamespaceTaken,
-    NotAMirror,
-    StoreError,
-)
+from lakeops.model.errors import AlreadyExists, CatalogError, InvalidInput, LakeopsError, NamespaceTaken, StoreError
 from lakeops.model.ids import SOURCE_ETAG
 from lakeops.model.mirrors import MirrorRecord
 from lakeops.model.names import check_glob
@@ -102,9 +94,7 @@ def delete_mirror(ctx: Context, reach: Reach, source: SourceLake | None = None) 
     """
     with if_reached(reach, source) as origin:
         mirror = ctx.catalog.mirrors.get(ctx.repository_id)
-        if mirror.promoted_writable is not None:
-            raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; `lakeops repo delete` forgets it")
-        ctx.catalog.repositories.delete_repository(ctx.repository_id)
+        ctx.catalog.repositories.delete_repository(ctx.repository_id, mirror=True)
         return unregister(origin, mirror)
 
 
