@@ -30,7 +30,7 @@ def create_branch(ctx: Context, name: str, source: str) -> RefRecord:
     run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "create-branch", name, None, commit_id),
-        lambda hooks: ctx.catalog.refs.create_branch(
+        lambda hooks, _: ctx.catalog.refs.create_branch(
             ctx.repository_id, name, commit_id, token=token, actor=ctx.actor, hooks=hooks
         ),
     )
@@ -54,8 +54,8 @@ def delete_branch(ctx: Context, name: str, *, pinned: ExpectedState | None = Non
     at = run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "delete-branch", name),
-        lambda hooks: ctx.catalog.refs.delete_branch(
-            ctx.repository_id, name, actor=ctx.actor, expect=pinned, hooks=hooks
+        lambda hooks, old: ctx.catalog.refs.delete_branch(
+            ctx.repository_id, name, actor=ctx.actor, expect=pinned, old=old, hooks=hooks
         ),
         old=lambda: ctx.catalog.refs.branch(ctx.repository_id, name).commit_id,
     )
@@ -120,7 +120,7 @@ def move_branch(
             return run_with_hooks(
                 ctx,
                 HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
-                lambda hooks: move(key=request.key, fingerprint=request.fingerprint, hooks=hooks),
+                lambda hooks, _: move(key=request.key, fingerprint=request.fingerprint, hooks=hooks),
             )
         return RefRecord(name, commit.id)
 
@@ -187,7 +187,7 @@ def _make_tag(ctx: Context, name: str, commit_id: str) -> RefRecord:
     return run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "create-tag", name, None, commit_id),
-        lambda hooks: ctx.catalog.refs.create_tag(ctx.repository_id, name, commit_id, actor=ctx.actor, hooks=hooks),
+        lambda hooks, _: ctx.catalog.refs.create_tag(ctx.repository_id, name, commit_id, actor=ctx.actor, hooks=hooks),
     )
 
 
@@ -215,14 +215,14 @@ def move_tag(
     if known is not None:
         shown = _has_shown(ctx, name, known.id)
         return RefRecord(name, known.id) if shown else move_tag(ctx, name, known.id, old=old)
-    target, asked = resolve_id(ctx, ref), request.fingerprint
+    target, key, asked = resolve_id(ctx, ref), request.key, request.fingerprint
     return run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "move-tag", name, None, target),
-        lambda hooks: ctx.catalog.refs.move_tag(
-            ctx.repository_id, name, target, actor=ctx.actor, old=old, key=request.key, fingerprint=asked, hooks=hooks
+        lambda hooks, at: ctx.catalog.refs.move_tag(
+            ctx.repository_id, name, target, actor=ctx.actor, old=at or old, key=key, fingerprint=asked, hooks=hooks
         ),
-        old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id,
+        old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id if old is None else old,
     )
 
 
@@ -241,8 +241,10 @@ def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> RefRecord:
     at = run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "delete-tag", name),
-        lambda hooks: ctx.catalog.refs.delete_tag(ctx.repository_id, name, actor=ctx.actor, old=old, hooks=hooks),
-        old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id,
+        lambda hooks, at: ctx.catalog.refs.delete_tag(
+            ctx.repository_id, name, actor=ctx.actor, old=at or old, hooks=hooks
+        ),
+        old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id if old is None else old,
     )
     return RefRecord(name, at)
 
