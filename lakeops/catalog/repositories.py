@@ -176,11 +176,15 @@ class Repositories(CatalogPart):
         return self.database.write(work, resolve=run_again)
 
     @write_transaction
-    def confirm_lease(self, conn: Connection, repository_id: str, record: str) -> None:
-        """Note that a record is in the namespace now. Nothing happens when another one was noted meanwhile."""
+    def confirm_lease(self, conn: Connection, repository_id: str, record: str) -> bool:
+        """Note that a record is in the namespace now. Nothing happens when another one was noted meanwhile.
+
+        Returns whether any was: none is noted of a repository that was deleted, or deleted and made anew.
+        """
         lock_repository(conn, repository_id)
         noted = update(OWNER).filter_by(repository_id=repository_id, pending_lease=record)
         conn.execute(noted.values(current_lease=record, pending_lease=None))
+        return conn.execute(select(OWNER.c.repository_id).filter_by(repository_id=repository_id)).first() is not None
 
 
 def _follows(conn: Connection, repository_id: str) -> bool:

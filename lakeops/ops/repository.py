@@ -88,11 +88,13 @@ def create_repository(
     return repository
 
 
-def delete_repository(catalog: Catalog, stores: Stores, name: str, seen: int | None) -> None:
+def delete_repository(
+    catalog: Catalog, stores: Stores, name: str, seen: int | None = None, *, mirror: bool = False
+) -> None:
     """Forget a repository, and give up the right to delete in its namespace, if its store can be reached."""
     namespace = catalog.repositories.get(name).storage_namespace
     own = catalog.repositories.ownership(name)
-    catalog.repositories.delete_repository(name, seen)
+    catalog.repositories.delete_repository(name, seen, mirror=mirror)
     with suppress(LakeopsError):
         store = stores.at(namespace)
         release(store, own)

@@ -19,7 +19,7 @@ from lakeops.ops.mirror.record_validation import check_repository_metadata
 from lakeops.ops.mirror.source import Reach, Source, SourceLake, check_replica, if_reached
 from lakeops.ops.overlap import CLAIM_ID, check_apart
 from lakeops.ops.owner import check_unowned
-from lakeops.ops.repository import exists
+from lakeops.ops.repository import delete_repository, exists
 from lakeops.store.open import Stores, overlap, parse_location
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def delete_mirror(ctx: Context, reach: Reach, source: SourceLake | None = None) 
     """
     with if_reached(reach, source) as origin:
         mirror = ctx.catalog.mirrors.get(ctx.repository_id)
-        ctx.catalog.repositories.delete_repository(ctx.repository_id, mirror=True)
+        delete_repository(ctx.catalog, ctx.stores(), ctx.repository_id, mirror=True)
         return unregister(origin, mirror)
 
 
