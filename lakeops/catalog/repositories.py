@@ -125,20 +125,15 @@ class Repositories(CatalogPart):
     def identity(self) -> Identity:
         """Which catalog this is. Its id is made when it is first asked for."""
 
-        def of(conn: Connection, name: str) -> Identity:
-            return Identity(name, self.database.dialect.identify(conn), self.database.shown)
-
         def find(conn: Connection) -> Identity | None:
-            name = conn.execute(select(CATALOG.c.id)).scalar()
-            return None if name is None else of(conn, name)
+            name, database = conn.execute(select(CATALOG.c.id)).scalar(), self.database
+            return None if name is None else Identity(name, database.dialect.identify(conn), database.shown)
 
         def make(conn: Connection) -> Identity:
             found = find(conn)
-            if found is not None:
-                return found
-            name = Ids().new()
-            conn.execute(insert(CATALOG).values(only=1, id=name))
-            return of(conn, name)
+            if found is None:
+                conn.execute(insert(CATALOG).values(only=1, id=Ids().new()))
+            return found or make(conn)
 
         return self.database.read(find) or self.database.write(make, resolve=find)
 

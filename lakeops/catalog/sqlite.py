@@ -64,8 +64,11 @@ class Sqlite(Dialect):
         """An engine over the file. Its directory is made when it is missing."""
         file, wait = url.database, url.query.get("timeout", str(BUSY_SECONDS))
         strange = {*url.query} - {"timeout"} or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", str(wait))
-        if strange or not file or file == ":memory:" or file.startswith("file:"):
-            flaw = "must name a file, with no option but ?timeout=SECONDS: sqlite:////path/to/catalog.db"
+        strange = strange or url != URL.create(url.drivername, database=file, query=url.query)  # a host: two slashes
+        if strange or not file or "\0" in file or file == ":memory:" or file.startswith(("file:", "~")):
+            flaw = (
+                "must name a file, with no host, no ~ and no option but ?timeout=SECONDS: sqlite:////path/to/catalog.db"
+            )
             raise InvalidInput(f"the catalog's SQLite URL {flaw}", kind="invalid_settings")
         folder = os.path.dirname(file) or "."  # noqa: PTH120 - a path object takes longer than the look
         if not os.path.isdir(folder):  # noqa: PTH112
