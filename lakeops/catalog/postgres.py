@@ -148,7 +148,7 @@ class Postgres(Dialect):
             return TransactionFailure.LOST
         return TransactionFailure.DENIED if state == _DENIED else TransactionFailure.REFUSED
 
-    def lock_holder(self, engine: Engine, error: BaseException) -> str:
+    def explain(self, engine: Engine, error: BaseException) -> str:
         """The process that has locked the row which the error names, and for how long. Some logins may not ask."""
         found = _TUPLE.search(getattr(getattr(error, "diag", None), "context", None) or "")
         if getattr(error, "sqlstate", None) != _LOCKED or found is None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 from services.postgres import fresh_database, postgres_server
+from sqlalchemy import event
 from support.catalogs import REPO, an_entry, create, everything, paths, put, seal
 from support.errors import raising
 from support.forked import run_forked
@@ -76,6 +77,15 @@ def test_sqlite_is_durable_and_logs_ahead(sqlite_url, opened):
         facts = opened(sqlite_url).describe()
     assert (facts["journal_mode"], facts["synchronous"]) == ("wal", "2")
     assert facts["dialect"] == "sqlite"
+
+
+def test_a_sqlite_file_that_may_not_be_written_is_said(sqlite_url, opened):
+    catalog = opened(sqlite_url)
+    create(catalog)
+    engine = catalog.database.engine
+    event.listen(engine, "checkout", lambda connection, *_: connection.execute("PRAGMA query_only = ON"))
+    with raising("catalog_error", r"readonly database.*write the file, its folder, and the files -wal and -shm"):
+        put(catalog, an_entry("a"))
 
 
 def test_a_directory_that_cannot_be_made_is_said(tmp_path, opened):
