@@ -111,10 +111,8 @@ class Repositories(CatalogPart):
         repository = lock_repository(conn, repository_id, exclusive=True)
         check_writable(conn, repository, action="set-metadata")
         before = text_map(repository.metadata)
-        merged: dict[str, str | None] = {**before, **changes}
-        after = check_metadata(
-            {key: value for key, value in merged.items() if value is not None}, at_most=COMMIT_METADATA_BYTES
-        )
+        kept = {key: value for key, value in {**before, **changes}.items() if value is not None}
+        after = check_metadata(kept, at_most=COMMIT_METADATA_BYTES)
         if after != before:
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(metadata=after))
             keys = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))

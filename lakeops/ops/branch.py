@@ -51,12 +51,11 @@ def delete_branch(ctx: Context, name: str, *, pinned: ExpectedState | None = Non
         RefNotFound: there is no such branch.
     """
     check_asked(name, "a branch")
+    delete = partial(ctx.catalog.refs.delete_branch, ctx.repository_id, name, actor=ctx.actor, expect=pinned)
     at = run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "delete-branch", name),
-        lambda hooks, old: ctx.catalog.refs.delete_branch(
-            ctx.repository_id, name, actor=ctx.actor, expect=pinned, old=old, hooks=hooks
-        ),
+        lambda hooks, old: delete(old=old, hooks=hooks),
         old=lambda: ctx.catalog.refs.branch(ctx.repository_id, name).commit_id,
     )
     return RefRecord(name, at)
@@ -215,13 +214,12 @@ def move_tag(
     if known is not None:
         shown = _has_shown(ctx, name, known.id)
         return RefRecord(name, known.id) if shown else move_tag(ctx, name, known.id, old=old)
-    target, key, asked = resolve_id(ctx, ref), request.key, request.fingerprint
+    target, asked = resolve_id(ctx, ref), request.fingerprint
+    move = partial(ctx.catalog.refs.move_tag, ctx.repository_id, name, target, actor=ctx.actor, key=request.key)
     return run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "move-tag", name, None, target),
-        lambda hooks, at: ctx.catalog.refs.move_tag(
-            ctx.repository_id, name, target, actor=ctx.actor, old=at or old, key=key, fingerprint=asked, hooks=hooks
-        ),
+        lambda hooks, at: move(old=at or old, fingerprint=asked, hooks=hooks),
         old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id if old is None else old,
     )
 
@@ -238,12 +236,11 @@ def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> RefRecord:
         PreconditionFailed: ``protected_tag``, ``read_only_repository``: the tag stays.
     """
     check_asked(name, "a tag")
+    delete = partial(ctx.catalog.refs.delete_tag, ctx.repository_id, name, actor=ctx.actor)
     at = run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "delete-tag", name),
-        lambda hooks, at: ctx.catalog.refs.delete_tag(
-            ctx.repository_id, name, actor=ctx.actor, old=at or old, hooks=hooks
-        ),
+        lambda hooks, at: delete(old=at or old, hooks=hooks),
         old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id if old is None else old,
     )
     return RefRecord(name, at)

@@ -88,9 +88,7 @@ def create_repository(
     return repository
 
 
-def delete_repository(
-    catalog: Catalog, stores: Stores, name: str, seen: int | None = None, *, mirror: bool = False
-) -> None:
+def delete_repository(catalog: Catalog, stores: Stores, name: str, seen: int | None, *, mirror: bool = False) -> None:
     """Forget a repository, and give up the right to delete in its namespace, if its store can be reached."""
     namespace = catalog.repositories.get(name).storage_namespace
     own = catalog.repositories.ownership(name)

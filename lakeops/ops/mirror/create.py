@@ -94,7 +94,7 @@ def delete_mirror(ctx: Context, reach: Reach, source: SourceLake | None = None) 
     """
     with if_reached(reach, source) as origin:
         mirror = ctx.catalog.mirrors.get(ctx.repository_id)
-        delete_repository(ctx.catalog, ctx.stores(), ctx.repository_id, mirror=True)
+        delete_repository(ctx.catalog, ctx.stores(), ctx.repository_id, None, mirror=True)
         return unregister(origin, mirror)
 
 
