@@ -392,10 +392,11 @@ def _commit(repository: Repository, ref: str | None) -> tuple[str, str]:
 
 
 def _require_clean(branch: Branch) -> None:
-    from lakeops.ops.publish import dirty  # late: reading a DAG does not need it
-
     for change in branch.uncommitted():
-        raise dirty(branch.id, change.path)
+        raise errors.PreconditionFailed(
+            f"branch {branch.id!r} has uncommitted changes, such as {change.path!r}; commit or reset them",
+            kind="dirty_branch",
+        )
 
 
 # --- forms on pages ---

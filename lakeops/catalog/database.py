@@ -83,9 +83,8 @@ class Dialect(Protocol):
     def failure_of(self, error: BaseException) -> TransactionFailure:
         """The meaning of an error of the driver."""
 
-    def lock_holder(self, engine: Engine, error: BaseException) -> str:  # noqa: ARG002 - SQLite does not know
-        """Words for who holds the lock that an error says was not given. Empty where the database does not tell."""
-        return ""
+    def explain(self, engine: Engine, error: BaseException) -> str:
+        """Words to add to an error: who holds the lock that was not given, or which files may not be written."""
 
     def lock_schema(self, conn: Connection) -> None:
         """Wait until no other process changes the schema, unless a writing transaction is alone anyway."""
@@ -249,10 +248,10 @@ class Database:
         failure = self.dialect.failure_of(_driver_error(error))
         if failure is TransactionFailure.DENIED:
             return CatalogError(self._sentence("this login may not do that", error), kind="permission_denied")
+        words = self.dialect.explain(self.engine, _driver_error(error))
         if failure is TransactionFailure.REFUSED:
-            return CatalogError(self._sentence("the catalog refused", error))
-        holder = self.dialect.lock_holder(self.engine, _driver_error(error))
-        again = _RetryableError(self._sentence("the catalog is not available", error) + holder)
+            return CatalogError(self._sentence("the catalog refused", error) + words)
+        again = _RetryableError(self._sentence("the catalog is not available", error) + words)
         again.outage = failure is TransactionFailure.LOST
         return again
 

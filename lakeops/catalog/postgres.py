@@ -60,8 +60,8 @@ _SERVER = (
     # The schema of the tables that are there, whatever schema has come before it in the search path since.
     "SELECT coalesce((SELECT pg_catalog.quote_ident(nspname) FROM pg_catalog.pg_namespace AS n "  # noqa: S608
     "JOIN pg_catalog.pg_class AS c ON n.oid = relnamespace "
-    f"WHERE c.oid = pg_catalog.to_regclass('{VERSION_TABLE}')), pg_catalog.quote_ident(pg_catalog.current_schema()), "
-    "'public'), pg_catalog.current_setting('transaction_timeout', true)"
+    f"WHERE c.oid = pg_catalog.to_regclass('{VERSION_TABLE}')), pg_catalog.quote_ident(pg_catalog.current_schema())), "
+    "pg_catalog.current_setting('transaction_timeout', true)"
 )
 _BATCH = 50_000
 _BLOCK = 8 << 20
@@ -112,6 +112,9 @@ class Postgres(Dialect):
         """With limits on how long it may wait, run and idle, and what else the catalog relies on."""
         if self._settings is None:  # no schema behind it may shadow a function of PostgreSQL
             schema, transaction_timeout = conn.exec_driver_sql(_SERVER).one()
+            if schema is None or schema.startswith("pg_"):  # PostgreSQL's own
+                flaw = "no schema of the database login's search_path exists, or the login may use none of them"
+                raise invalid_settings(flaw)
             self._settings = f"SET LOCAL search_path = {schema}, pg_temp; {_RELIED_ON}"
             if transaction_timeout is not None:  # a server before version 17 has none
                 self._settings += "; SET LOCAL transaction_timeout = 0"
@@ -143,7 +146,7 @@ class Postgres(Dialect):
             return TransactionFailure.LOST
         return TransactionFailure.DENIED if state == _DENIED else TransactionFailure.REFUSED
 
-    def lock_holder(self, engine: Engine, error: BaseException) -> str:
+    def explain(self, engine: Engine, error: BaseException) -> str:
         """The process that has locked the row which the error names, and for how long. Some logins may not ask."""
         found = _TUPLE.search(getattr(getattr(error, "diag", None), "context", None) or "")
         if getattr(error, "sqlstate", None) != _LOCKED or found is None:

@@ -25,7 +25,7 @@ from lakeops.catalog.database import (
 )
 from lakeops.catalog.guards import CatalogPart, Hooks, Verdicts
 from lakeops.catalog.records import BranchState, ExpectedState, decoding, hooks_of, number
-from lakeops.catalog.staging import any_staged, branch_update, check_expected
+from lakeops.catalog.staging import any_staged, branch_update, check_expected, not_as_seen
 from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, REPOSITORY, TAG, UPLOAD, VERDICT
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved, NotAsSeen, NotFound, PreconditionFailed, RefNotFound
@@ -101,11 +101,12 @@ class Refs(CatalogPart):
         *,
         actor: str,
         expect: ExpectedState | None = None,
+        old: str | None = None,
         hooks: Hooks = NONE,
     ) -> str:
         """Delete a branch and its staging. Returns the old head.
 
-        Raises ``NotAsSeen`` where it is not as expected, ``PreconditionFailed`` (``default_branch``,
+        Raises ``NotAsSeen`` where it is not as expected or not at ``old``, ``PreconditionFailed`` (``default_branch``,
         ``protected_branch``).
         """
         repository = guards.lock_repository(conn, repository_id)
@@ -117,6 +118,8 @@ class Refs(CatalogPart):
                 f"{name!r} is the default branch of {repository_id!r}: it cannot be deleted", kind="default_branch"
             )
         check_expected(conn, state, expect)
+        if old not in (None, state.commit_id):
+            raise not_as_seen(name)
         conn.execute(delete(BRANCH).filter_by(repository_id=repository_id, name=name))
         for table in (QUEUE, UPLOAD):  # a branch of this name that is made later takes no outputs of this one
             conn.execute(delete(table).filter_by(repository_id=repository_id, branch=name))

@@ -18,7 +18,7 @@ from lakeops.catalog.marks import first_seen
 from lakeops.catalog.records import commit_values, repository_record, repository_values, text_map
 from lakeops.catalog.tables import AUDIT, BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REFLOG, REPOSITORY
 from lakeops.model.clock import Ids
-from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotAsSeen, PreconditionFailed
+from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotAMirror, NotAsSeen, PreconditionFailed
 from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.marks import Identity
 from lakeops.model.records import Commit, RepositoryRecord
@@ -65,12 +65,17 @@ class Repositories(CatalogPart):
         return [repository_record(row) for row in _PAGE.page(conn, {}, prefix=prefix, after=after, limit=limit)]
 
     @write_transaction_once
-    def delete_repository(self, conn: Connection, repository_id: str, seen: int | None = None) -> None:
+    def delete_repository(
+        self, conn: Connection, repository_id: str, seen: int | None = None, *, mirror: bool = False
+    ) -> None:
         """Forget a repository and everything recorded of it but the audit. The storage namespace is not touched.
 
-        Raises ``NotAsSeen`` when its reflog has a newer move than was ``seen``.
+        Raises ``NotAsSeen`` when its reflog has a newer move than was ``seen``, ``NotAMirror`` when a ``mirror`` is
+        meant and the repository follows no source.
         """
         namespace = lock_repository(conn, repository_id, exclusive=True).storage_namespace
+        if mirror and not _follows(conn, repository_id):
+            raise NotAMirror(f"{repository_id!r} is a writable repository now; `lakeops repo delete` forgets it")
         newest = select(func.max(REFLOG.c.sequence)).filter_by(repository_id=repository_id)
         if seen is not None and (conn.execute(newest).scalar() or 0) > seen:
             raise NotAsSeen(f"repository {repository_id!r} changed since it was looked at; nothing was done")
@@ -84,8 +89,7 @@ class Repositories(CatalogPart):
     def set_read_only(self, conn: Connection, repository_id: str, read_only: bool) -> None:
         """Close a repository to every writing transition, or open it again. A mirror stays closed."""
         was = lock_repository(conn, repository_id, exclusive=True).read_only
-        following = select(MIRROR.c.repository_id).filter_by(repository_id=repository_id, promoted_writable=None)
-        if not read_only and conn.execute(following).first():
+        if not read_only and _follows(conn, repository_id):
             raise PreconditionFailed(
                 f"repository {repository_id!r} is a mirror: `lakeops mirror promote-writable` opens it for writing",
                 kind="read_only_repository",
@@ -106,10 +110,8 @@ class Repositories(CatalogPart):
         """
         repository = lock_writable(conn, repository_id, action="set-metadata", exclusive=True)
         before = text_map(repository.metadata)
-        merged: dict[str, str | None] = {**before, **changes}
-        after = check_metadata(
-            {key: value for key, value in merged.items() if value is not None}, at_most=COMMIT_METADATA_BYTES
-        )
+        kept = {key: value for key, value in {**before, **changes}.items() if value is not None}
+        after = check_metadata(kept, at_most=COMMIT_METADATA_BYTES)
         if after != before:
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(metadata=after))
             keys = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
@@ -120,20 +122,15 @@ class Repositories(CatalogPart):
     def identity(self) -> Identity:
         """Which catalog this is. Its id is made when it is first asked for."""
 
-        def of(conn: Connection, name: str) -> Identity:
-            return Identity(name, self.database.dialect.identify(conn), self.database.shown)
-
         def find(conn: Connection) -> Identity | None:
-            name = conn.execute(select(CATALOG.c.id)).scalar()
-            return None if name is None else of(conn, name)
+            name, database = conn.execute(select(CATALOG.c.id)).scalar(), self.database
+            return None if name is None else Identity(name, database.dialect.identify(conn), database.shown)
 
         def make(conn: Connection) -> Identity:
             found = find(conn)
-            if found is not None:
-                return found
-            name = Ids().new()
-            conn.execute(insert(CATALOG).values(only=1, id=name))
-            return of(conn, name)
+            if found is None:
+                conn.execute(insert(CATALOG).values(only=1, id=Ids().new()))
+            return found or make(conn)
 
         return self.database.read(find) or self.database.write(make, resolve=find)
 
@@ -171,11 +168,20 @@ class Repositories(CatalogPart):
         return self.database.write(work, resolve=run_again)
 
     @write_transaction
-    def confirm_lease(self, conn: Connection, repository_id: str, record: str) -> None:
-        """Note that a record is in the namespace now. Nothing happens when another one was noted meanwhile."""
+    def confirm_lease(self, conn: Connection, repository_id: str, record: str) -> bool:
+        """Note that a record is in the namespace now. Nothing happens when another one was noted meanwhile.
+
+        Returns whether any was: none is noted of a repository that was deleted, or deleted and made anew.
+        """
         lock_repository(conn, repository_id)
         noted = update(OWNER).filter_by(repository_id=repository_id, pending_lease=record)
         conn.execute(noted.values(current_lease=record, pending_lease=None))
+        return conn.execute(select(OWNER.c.repository_id).filter_by(repository_id=repository_id)).first() is not None
+
+
+def _follows(conn: Connection, repository_id: str) -> bool:
+    following = select(MIRROR.c.repository_id).filter_by(repository_id=repository_id, promoted_writable=None)
+    return conn.execute(following).first() is not None
 
 
 def _ownership(conn: Connection, repository_id: str, identity: Identity) -> Ownership:

@@ -64,8 +64,9 @@ class Sqlite(Dialect):
         """An engine over the file. Its directory is made when it is missing."""
         file, wait = url.database, url.query.get("timeout", str(BUSY_SECONDS))
         strange = {*url.query} - {"timeout"} or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", str(wait))
-        if strange or not file or file == ":memory:" or file.startswith("file:"):
-            flaw = "must name a file, with no option but ?timeout=SECONDS: sqlite:////path/to/catalog.db"
+        strange = strange or url != URL.create(url.drivername, database=file, query=url.query)  # a host: two slashes
+        if strange or not file or "\0" in file or file == ":memory:" or file.startswith(("file:", "~")):
+            flaw = "must name a file, no host, no ~, and no option but ?timeout=SECONDS: sqlite:////path/to/catalog.db"
             raise invalid_settings(f"the catalog's SQLite URL {flaw}")
         folder = os.path.dirname(file) or "."  # noqa: PTH120 - a path object takes longer than the look
         if not os.path.isdir(folder):  # noqa: PTH112
@@ -110,6 +111,11 @@ class Sqlite(Dialect):
         code = getattr(error, "sqlite_errorcode", None)
         locked = code is not None and code & 0xFF in _AGAIN
         return TransactionFailure.RETRY if locked else TransactionFailure.REFUSED
+
+    def explain(self, engine: Engine, error: BaseException) -> str:  # noqa: ARG002
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_READONLY:
+            return ""
+        return ": this user has to be able to write the file, its folder, and the files -wal and -shm beside it"
 
     def lock_schema(self, conn: Connection) -> None:
         pass  # the transaction began with the write lock

@@ -30,7 +30,7 @@ def create_branch(ctx: Context, name: str, source: str) -> RefRecord:
     run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "create-branch", name, None, commit_id),
-        lambda hooks: ctx.catalog.refs.create_branch(
+        lambda hooks, _: ctx.catalog.refs.create_branch(
             ctx.repository_id, name, commit_id, token=token, actor=ctx.actor, hooks=hooks
         ),
     )
@@ -51,12 +51,11 @@ def delete_branch(ctx: Context, name: str, *, pinned: ExpectedState | None = Non
         RefNotFound: there is no such branch.
     """
     check_asked(name, "a branch")
+    delete = partial(ctx.catalog.refs.delete_branch, ctx.repository_id, name, actor=ctx.actor, expect=pinned)
     at = run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "delete-branch", name),
-        lambda hooks: ctx.catalog.refs.delete_branch(
-            ctx.repository_id, name, actor=ctx.actor, expect=pinned, hooks=hooks
-        ),
+        lambda hooks, old: delete(old=old, hooks=hooks),
         old=lambda: ctx.catalog.refs.branch(ctx.repository_id, name).commit_id,
     )
     return RefRecord(name, at)
@@ -120,7 +119,7 @@ def move_branch(
             return run_with_hooks(
                 ctx,
                 HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
-                lambda hooks: move(key=request.key, fingerprint=request.fingerprint, hooks=hooks),
+                lambda hooks, _: move(key=request.key, fingerprint=request.fingerprint, hooks=hooks),
             )
         return RefRecord(name, commit.id)
 
@@ -187,7 +186,7 @@ def _make_tag(ctx: Context, name: str, commit_id: str) -> RefRecord:
     return run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "create-tag", name, None, commit_id),
-        lambda hooks: ctx.catalog.refs.create_tag(ctx.repository_id, name, commit_id, actor=ctx.actor, hooks=hooks),
+        lambda hooks, _: ctx.catalog.refs.create_tag(ctx.repository_id, name, commit_id, actor=ctx.actor, hooks=hooks),
     )
 
 
@@ -216,13 +215,12 @@ def move_tag(
         shown = _has_shown(ctx, name, known.id)
         return RefRecord(name, known.id) if shown else move_tag(ctx, name, known.id, old=old)
     target, asked = resolve_id(ctx, ref), request.fingerprint
+    move = partial(ctx.catalog.refs.move_tag, ctx.repository_id, name, target, actor=ctx.actor, key=request.key)
     return run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "move-tag", name, None, target),
-        lambda hooks: ctx.catalog.refs.move_tag(
-            ctx.repository_id, name, target, actor=ctx.actor, old=old, key=request.key, fingerprint=asked, hooks=hooks
-        ),
-        old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id,
+        lambda hooks, at: move(old=at or old, fingerprint=asked, hooks=hooks),
+        old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id if old is None else old,
     )
 
 
@@ -238,11 +236,12 @@ def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> RefRecord:
         PreconditionFailed: ``protected_tag``, ``read_only_repository``: the tag stays.
     """
     check_asked(name, "a tag")
+    delete = partial(ctx.catalog.refs.delete_tag, ctx.repository_id, name, actor=ctx.actor)
     at = run_with_hooks(
         ctx,
         HookEvent(ctx.repository_id, "delete-tag", name),
-        lambda hooks: ctx.catalog.refs.delete_tag(ctx.repository_id, name, actor=ctx.actor, old=old, hooks=hooks),
-        old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id,
+        lambda hooks, at: delete(old=at or old, hooks=hooks),
+        old=lambda: ctx.catalog.refs.tag(ctx.repository_id, name).commit_id if old is None else old,
     )
     return RefRecord(name, at)
 

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import TypeVar
 
 from lakeops.catalog.guards import Hooks
-from lakeops.model.errors import LakeopsError, PreconditionFailed
+from lakeops.model.errors import LakeopsError, NotAsSeen, PreconditionFailed
 from lakeops.model.names import check_asked
 from lakeops.model.protection import ACTIONS, AFTER, BEFORE, GROUP, REFS_DUMP, SECONDS, Hook, HookEvent, check_hook
 from lakeops.ops.context import Context
@@ -85,7 +85,7 @@ def automatic(ctx: Context, on: bool = True) -> None:
 def run_with_hooks(
     ctx: Context,
     event: HookEvent,
-    change: Callable[[Hooks], T],
+    change: Callable[[Hooks, str | None], T],
     *,
     old: Callable[[], str] | None = None,
     after: Callable[[T], str | None] | None = None,
@@ -93,7 +93,8 @@ def run_with_hooks(
     """Call ``change`` with the hooks run before and after it that concern it, and return what it returns.
 
     Args:
-        change: makes the change. Takes the hooks that this caller runs.
+        change: makes the change. Takes the hooks that this caller runs, and the commit that they were told of. Raises
+            ``NotAsSeen`` when the ref points to another one: hooks are asked again for that.
         old: reads the commit that the ref points to before, for the event of hooks.
         after: the commit that the ref points to now. None when nothing was changed. As in ``event`` when left out.
 
@@ -105,17 +106,19 @@ def run_with_hooks(
     known = ctx.repository.hooks and ctx.catalog.repositories.get(ctx.repository_id).hooks
     while True:
         mine = frozenset(hook for hook in known if hook.concerns(event.action, event.ref))
-        if mine and old is not None:
-            event = replace(event, old=old())
+        if mine and old is not None and event.old != (at := old()):
+            event = replace(event, old=at)
+            run.clear()  # they agreed to another commit
         for hook in sorted(mine - run):
             if hook.when == BEFORE:
                 _run(hook, event)
                 run.add(hook)
         try:
-            done = change(mine)
+            done = change(mine, event.old if mine else None)
         except PreconditionFailed as error:
             tries -= 1
-            if error.kind != "hooks_changed" or not tries:
+            moved = mine and isinstance(error, NotAsSeen) and old is not None and event.old != old()
+            if not tries or not (moved or error.kind == "hooks_changed"):
                 raise
             known = ctx.catalog.repositories.get(ctx.repository_id).hooks
             continue

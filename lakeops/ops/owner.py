@@ -8,13 +8,14 @@ leaves either of the two in the namespace. Both are this catalog's, and the next
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lakeops.catalog.open import Catalog
 from lakeops.catalog.repositories import Ownership
 from lakeops.model.clock import Ids, retry, unix_seconds
 from lakeops.model.encoding import JsonRecord
-from lakeops.model.errors import NamespaceTaken, PreconditionFailed, Transient
+from lakeops.model.errors import NamespaceTaken, PreconditionFailed, RepositoryNotFound, Transient
 from lakeops.model.formatting import moment
 from lakeops.model.marks import Identity, Owner, read_owner
 from lakeops.model.records import RepositoryRecord
@@ -173,10 +174,13 @@ def _take_over(ctx: Context, found: str | None) -> Owner | None:
 def _write(ctx: Context, expected: str | None, text: str) -> bool:
     """Put a noted record in place of ``expected`` and note that it is written; whether it took that place."""
     before = None if expected is None else expected.encode()
-    written = ctx.store.swap(owner_key(ctx.store.url), text.encode(), expected=before)
-    if written:
-        ctx.catalog.repositories.confirm_lease(ctx.repository_id, text)
-    return written
+    if not ctx.store.swap(owner_key(ctx.store.url), text.encode(), expected=before):
+        return False
+    with suppress(RepositoryNotFound):
+        if ctx.catalog.repositories.confirm_lease(ctx.repository_id, text):
+            return True
+    release(ctx.store, Ownership(ctx.catalog.repositories.identity(), text))  # of a repository that is gone
+    return False
 
 
 def _current(ctx: Context) -> tuple[Ownership, Owner]:

@@ -224,9 +224,9 @@ def publish(
         despite=plan.judged.despite,
     )
 
-    def make_visible(hooks: Hooks, untouched: frozenset[str] | None = None) -> Commit:
+    def make_visible(hooks: Hooks, old: str | None, untouched: frozenset[str] | None = None) -> Commit:
         if untouched is None and plan.touches is not None:
-            return retry_for_untouched(ctx, request.branch, plan.touches, partial(make_visible, hooks))
+            return retry_for_untouched(ctx, request.branch, plan.touches, partial(make_visible, hooks, old))
         return ctx.catalog.commits.publish(replace(asked, hooks=hooks, untouched=untouched or frozenset()))
 
     told = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)

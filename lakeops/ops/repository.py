@@ -83,16 +83,22 @@ def create_repository(
         meta_range_id=EMPTY_METARANGE_ID,
     )
     catalog.repositories.create_repository(repository, first, token=ids.new(), actor=actor, owner=owner)
+    if left is not None:  # a deletion that is still at work may have removed the record that was found
+        store.swap(layout.owner_key(store.url), owner.encode(), expected=None)
     return repository
 
 
-def delete_repository(catalog: Catalog, stores: Stores, name: str, seen: int | None) -> None:
+def delete_repository(catalog: Catalog, stores: Stores, name: str, seen: int | None, *, mirror: bool = False) -> None:
     """Forget a repository, and give up the right to delete in its namespace, if its store can be reached."""
     namespace = catalog.repositories.get(name).storage_namespace
     own = catalog.repositories.ownership(name)
-    catalog.repositories.delete_repository(name, seen)
+    catalog.repositories.delete_repository(name, seen, mirror=mirror)
     with suppress(LakeopsError):
-        release(stores.at(namespace), own)
+        store = stores.at(namespace)
+        release(store, own)
+        again = catalog.repositories.ownership(name).current_lease  # of a creation that found what was removed
+        if again is not None and again in (own.current_lease, own.pending_lease):
+            store.swap(layout.owner_key(store.url), again.encode(), expected=None)
 
 
 def update_metadata(ctx: Context, changes: Mapping[str, str | None]) -> dict[str, str]:

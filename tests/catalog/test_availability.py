@@ -7,12 +7,14 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 from services.postgres import fresh_database, postgres_server
+from sqlalchemy import event
 from support.catalogs import REPO, an_entry, create, everything, paths, put, seal
 from support.errors import raising
 from support.forked import run_forked
@@ -75,6 +77,15 @@ def test_sqlite_is_durable_and_logs_ahead(sqlite_url, opened):
         facts = opened(sqlite_url).describe()
     assert (facts["journal_mode"], facts["synchronous"]) == ("wal", "2")
     assert facts["dialect"] == "sqlite"
+
+
+def test_a_sqlite_file_that_may_not_be_written_is_said(sqlite_url, opened):
+    catalog = opened(sqlite_url)
+    create(catalog)
+    engine = catalog.database.engine
+    event.listen(engine, "checkout", lambda connection, *_: connection.execute("PRAGMA query_only = ON"))
+    with raising("catalog_error", r"readonly database.*write the file, its folder, and the files -wal and -shm"):
+        put(catalog, an_entry("a"))
 
 
 def test_a_directory_that_cannot_be_made_is_said(tmp_path, opened):
@@ -469,6 +480,20 @@ def test_a_schema_that_comes_before_the_lake_s_hides_nothing(postgres_socket, tm
             assert [one.id for one in lake.repositories()] == ["shop"]
             lake.repository("shop").branch("main").put("a", b"1")
             lake.repository("shop").branch("main").commit("a")
+
+
+@pytest.mark.parametrize("path", ["teamb", '"$user"', "teamb, pg_temp", "pg_catalog", ""])
+@pytest.mark.parametrize("tables", [0, 1])
+def test_a_search_path_without_a_schema_opens_no_other_lake(postgres_socket, opened, path, tables):
+    """A typing error, or a schema that was renamed. The lake in ``public`` may be another team's."""
+    with fresh_database(postgres_socket) as url:
+        if tables:
+            create(opened(url))
+        with raising("invalid_settings", "no schema of .* search_path exists"):
+            opened(f"{url}&options={quote(f'-csearch_path={path}'.replace(' ', chr(92) + ' '))}").repositories.page()
+        with psycopg.connect(url.replace("+psycopg", "")) as admin:
+            there = "SELECT count(*) FROM pg_tables WHERE tablename = 'lakeops_version'"
+            assert admin.execute(there).fetchone() == (tables,)
 
 
 @pytest.mark.parametrize(

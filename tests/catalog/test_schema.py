@@ -172,7 +172,18 @@ def test_a_file_that_is_no_database_is_refused(tmp_path, opened):
 
 
 @pytest.mark.parametrize(
-    "url", ["sqlite://", "sqlite:///:memory:", "mysql://u:hush@h/d", "no url: hush", "postgresql+asyncpg://u:hush@h/d"]
+    "url",
+    [
+        *(
+            "sqlite://",
+            "sqlite:///:memory:",
+            "sqlite://tmp/x.db",
+            "sqlite://u:hush@/x.db",
+            "sqlite://:5/x",
+            "sqlite:///~/x",
+        ),
+        *("sqlite:////tmp/\0/x", "mysql://u:hush@h/d", "no url: hush", "postgresql+asyncpg://u:hush@h/d"),
+    ],
 )
 def test_urls_that_cannot_be_catalogs_are_settings_errors(opened, url):
     with raising("invalid_settings") as caught:

@@ -6,6 +6,7 @@ import pytest
 from support.catalogs import mirror_needs
 from support.errors import raising
 from support.mirrors import check_whole, open_lake, read_whole, replicator
+from support.scenes import fill_paths
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import CommitExpired, MirrorOvertaken, NotAMirror
@@ -165,6 +166,20 @@ def test_a_pass_that_went_on_meanwhile_is_not_overruled(pair):
     pair.faults.revive()
     assert pair.there.catalog.repositories.get("flights").read_only
     pair.mirror.promote_writable()
+
+
+def test_a_mirror_that_becomes_writable_beside_its_deletion_keeps_its_commits(pair):
+    pair.mirrored(a="1")
+    made = []
+
+    def promote(_):
+        pair.there.mirror("flights").promote_writable()
+        made.append(fill_paths(pair.there.repository("flights"), "main", {"b": "2"}))
+
+    pair.faults.hook("delete_repository", action=promote)
+    with pytest.raises(NotAMirror, match="lakeops repo delete"):
+        pair.mirror.delete()
+    assert [pair.there.repository("flights").branch("main").commit_id] == made
 
 
 def test_the_way_back_is_a_mirror_in_the_other_direction(pair, tmp_path):

@@ -13,7 +13,14 @@ from support.soundness import assert_sound
 
 from lakeops.engine.base import LocalEngine
 from lakeops.engine.spark.jobs import explained
-from lakeops.model.errors import Corrupted, NamespaceTaken, NotAMirror, PreconditionFailed
+from lakeops.model.errors import (
+    Corrupted,
+    MirrorOvertaken,
+    NamespaceTaken,
+    NotAMirror,
+    PreconditionFailed,
+    RepositoryNotFound,
+)
 from lakeops.ops.mirror.copying import CopyTask, copy_objects, delete_objects
 from lakeops.ops.mirror.replicate import replicate
 from lakeops.store import layout
@@ -199,6 +206,34 @@ def test_two_lakes_promote_one_namespace(pair, shown, tmp_path, clock):
         with raising("not_the_owner"):
             pair.mirror.promote_writable()
         assert pair.there.repository("flights").record.read_only
+
+
+@pytest.mark.parametrize("by_another", [True, False])
+@pytest.mark.parametrize(
+    ("transition", "when"), [("swap", "before"), ("swap", "after"), ("promote_writable", "before")]
+)
+def test_a_mirror_that_is_made_anew_beside_its_promotion_can_be_promoted(
+    pair, shown, tmp_path, clock, transition, when, by_another
+):
+    place = pair.mirror.storage_namespace
+    with open_lake(tmp_path / "other", clock) as other:
+        lake = other if by_another else pair.there
+
+        def delete(_):
+            pair.there.mirror("flights").delete(pair.here)
+            if not by_another:
+                lake.create_mirror("flights", place, source=pair.here)
+
+        pair.faults.hook(transition, when=when, action=delete)
+        with pytest.raises(RepositoryNotFound if by_another else MirrorOvertaken):
+            pair.mirror.promote_writable()
+        pair.faults.revive()
+        if by_another:
+            lake.create_mirror("flights", place, source=pair.here)
+        lake.mirror("flights").sync(pair.here)
+        lake.mirror("flights").promote_writable(pair.here)
+        assert contents(lake) == shown
+        assert lake.repository("flights").owner()[1]
 
 
 def test_no_mirror_is_made_on_what_a_catalog_writes_to(pair, shown, tmp_path, clock):

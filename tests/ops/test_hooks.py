@@ -12,7 +12,7 @@ from support.errors import raising
 from support.scenes import SPLIT
 
 from lakeops import HookEvent, Repository
-from lakeops.model.errors import InvalidInput, NotFound, StoreUnavailable
+from lakeops.model.errors import InvalidInput, NotAsSeen, NotFound, StoreUnavailable
 from lakeops.model.protection import ACTIONS, Hook
 
 Hooked = Callable[[HookEvent], object]
@@ -215,6 +215,51 @@ def test_a_hook_is_asked_again_when_the_branch_moved_first(lake, repo, plugin):
     asked = [event for event in plugin.events if event.action == "revert"]
     assert [event.parents for event in asked][-1] == commit.parents
     assert len({event.old for event in asked}) == 2, "once for the head that it saw, once for the one that came first"
+
+
+OTHERS: dict[str, Callable[[Repository], object]] = {
+    # action: what another process does to the ref meanwhile, which does not run the hook
+    "delete-branch": lambda repo: repo.branch("old").move("dev", force=True),
+    "move-tag": lambda repo: (repo.delete_tag("v1"), repo.create_tag("v1", "main~1")),
+    "delete-tag": lambda repo: repo.move_tag("v1", "dev"),
+}
+
+
+@pytest.mark.parametrize("sets", [(), ("h2",)])
+@pytest.mark.parametrize("action", OTHERS)
+def test_a_hook_judges_the_commit_that_is_deleted_or_left(lake, repo, plugin, tmp_path, action, sets):
+    ref, change = CHANGES[action]
+    other = lake.repository("repo")
+    first = refs(repo)[ref]
+
+    def judge(event):
+        if event.old != first:
+            raise ValueError("not this one")
+        OTHERS[action](other)
+        for name in sets:
+            other.set_hook(name, actions=[action])
+
+    plugin.does["h1"] = judge
+    repo.set_hook("h1", actions=[action])
+    with raising("hook_refused", "not this one"):
+        change(repo, tmp_path)
+    there = refs(repo)[ref]
+    assert [event.old for event in plugin.events] == [first, there]
+    plugin.does.clear()
+    change(repo, tmp_path)
+    assert repo.reflog(ref)[0].old == there != first
+
+
+@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize("action", ["move-tag", "delete-tag"])
+def test_a_tag_that_is_not_where_the_caller_saw_it_stays_though_a_hook_agrees(repo, plugin, action, moves):
+    old = refs(repo)["v1"] if moves else repo.ref("main~1").commit.id
+    plugin.does["h1"] = lambda _: moves and OTHERS[action](repo)
+    repo.set_hook("h1", actions=[action])
+    with pytest.raises(NotAsSeen):
+        repo.move_tag("v1", "dev", old=old) if action == "move-tag" else repo.delete_tag("v1", old=old)
+    assert refs(repo)["v1"] != old
+    assert [event.old for event in plugin.events] == [old]
 
 
 def test_a_call_that_is_repeated_runs_no_hook(repo, plugin):

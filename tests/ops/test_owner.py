@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from threading import Event
 
 import pytest
 from services.postgres import fresh_database
@@ -383,6 +384,29 @@ def test_a_forgotten_repository_has_no_owner(tmp_path, opened):
     lake.delete_repository("flights")
     assert not list(store.list(layout.OWNER))
     assert list(store.list(layout.CLAIM))
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_repository_that_is_made_again_beside_its_deletion_has_an_owner(tmp_path, opened, early):
+    """The creation finds the record that the deletion is about to remove, before its row is there or after."""
+    faults, others = Faults(), Faults()
+    lake, other = (opened(sqlite_url(tmp_path / "home"), one) for one in (faults, others))
+    lake.create_repository("flights", split=SPLIT)
+    faults.revive()
+    at_work, go_on = Event(), Event()
+    faults.hook("delete", action=lambda _: at_work.set() or go_on.wait(60))
+    with ThreadPoolExecutor(1) as pool:
+        deletion = pool.submit(lake.delete_repository, "flights")
+        assert at_work.wait(60)
+        if early:
+            others.hook("create_repository", action=lambda _: go_on.set() or deletion.result())
+        repo = other.create_repository("flights", split=SPLIT)
+        go_on.set()
+        deletion.result()
+    assert repo.owner()[1]
+    assert_sound(repo)
+    lake.delete_repository("flights")
+    assert not list(repo._ctx.store.list(layout.OWNER))
 
 
 # --- any order ---

@@ -29,24 +29,9 @@ from lakeops.model.errors import MarkRefused, PreconditionFailed
 from lakeops.model.marks import Mark, MarkState
 from lakeops.model.retention import DAY, counted
 from lakeops.ops.context import Context
-from lakeops.ops.gc.files import (
-    BEGUN,
-    MARK_FILES,
-    VERSIONED,
-    MarkWriter,
-    digest,
-    mark_key,
-    write_report,
-)
+from lakeops.ops.gc.files import BEGUN, MARK_FILES, VERSIONED, MarkWriter, digest, mark_key, write_report
 from lakeops.ops.gc.plan import MarkDecision, expire_commits, make_plan
-from lakeops.ops.gc.unreferenced import (
-    Scratch,
-    StoreListing,
-    distinct_ranges,
-    list_store,
-    scratching,
-    unreferenced,
-)
+from lakeops.ops.gc.unreferenced import Scratch, StoreListing, distinct_ranges, list_store, scratching, unreferenced
 from lakeops.ops.owner import check_owner, renew_lease
 from lakeops.ranges.metarange import Metarange
 from lakeops.store import layout

@@ -8,15 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from lakeops.model.clock import Ids, unix_seconds
-from lakeops.model.errors import (
-    AlreadyExists,
-    CatalogError,
-    InvalidInput,
-    LakeopsError,
-    NamespaceTaken,
-    NotAMirror,
-    StoreError,
-)
+from lakeops.model.errors import AlreadyExists, CatalogError, InvalidInput, LakeopsError, NamespaceTaken, StoreError
 from lakeops.model.ids import SOURCE_ETAG
 from lakeops.model.mirrors import MirrorRecord
 from lakeops.model.names import check_glob
@@ -27,7 +19,7 @@ from lakeops.ops.mirror.record_validation import check_repository_metadata
 from lakeops.ops.mirror.source import Reach, Source, SourceLake, check_replica, if_reached
 from lakeops.ops.overlap import CLAIM_ID, check_apart
 from lakeops.ops.owner import check_unowned
-from lakeops.ops.repository import exists
+from lakeops.ops.repository import delete_repository, exists
 from lakeops.store.open import Stores, overlap, parse_location
 
 if TYPE_CHECKING:
@@ -102,9 +94,7 @@ def delete_mirror(ctx: Context, reach: Reach, source: SourceLake | None = None) 
     """
     with if_reached(reach, source) as origin:
         mirror = ctx.catalog.mirrors.get(ctx.repository_id)
-        if mirror.promoted_writable is not None:
-            raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; `lakeops repo delete` forgets it")
-        ctx.catalog.repositories.delete_repository(ctx.repository_id)
+        delete_repository(ctx.catalog, ctx.stores(), ctx.repository_id, None, mirror=True)
         return unregister(origin, mirror)
 
 
