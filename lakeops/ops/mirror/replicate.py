@@ -1,8 +1,8 @@
 """Replication for stores that have none of their own: copying the objects that one namespace has and another lacks.
 
 Objects arrive whole, in any order, as with a bucket's replication: a mirror waits for those of its next head. A run
-copies the difference of two listings, so a killed one is run again. Names of written files are never used again, so the
-same name and size means the same object.
+copies the difference of two listings, so a killed one is run again. Names that lakeops gives are never used again, so
+the same name and size means the same object. An engine may write a file of its folder again under the same name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOOKED_AT = 5_000
 class Replicated(JsonRecord):
     """The result of a run: how many objects were copied, found and deleted.
 
-    ``replaced`` of the ``copied`` were there with another size. ``present`` were there already. ``vanished`` were
+    ``replaced`` of the ``copied`` were there otherwise. ``present`` were there already. ``vanished`` were
     deleted at the source before they could be copied. ``extra`` are at the destination alone, and ``deleted`` of these
     were deleted.
     """
@@ -154,12 +154,18 @@ class _Comparison:
                     self.extra += 1
                     if self.keep_extra and here is not None:
                         self.extra_keys.append(here.key)
-                elif here is not None and here.size_bytes == there.size_bytes:
+                elif here is not None and _is_copy(here, there):
                     self.present += 1
                 else:
                     self.missing += 1
                     self.replaced += here is not None
                     yield there
+
+
+def _is_copy(here: StoredObject, there: StoredObject) -> bool:
+    """Whether the destination has the object. One in a folder is proved by its ETag, or by a copy that is newer."""
+    proved = there.key.count("/") < 3 or here.etag == there.etag != "" or here.mtime > there.mtime
+    return proved and here.size_bytes == there.size_bytes
 
 
 def _sum_up(results: Iterable[Moved], place: str, verb: str, on_progress: Callable[[int], None]) -> Moved:
