@@ -17,7 +17,7 @@ from lakeops.model.errors import (
     NotAMirror,
     StoreError,
 )
-from lakeops.model.ids import SOURCE_ETAG
+from lakeops.model.ids import SOURCE_ETAG, etags_are_md5
 from lakeops.model.mirrors import MirrorRecord
 from lakeops.model.names import check_glob
 from lakeops.model.records import RepositoryRecord
@@ -76,7 +76,7 @@ def create_mirror(
         capabilities={
             **found,
             CLAIM_ID: origin.capabilities.get(CLAIM_ID),
-            SOURCE_ETAG: origin.capabilities.get("etag_is_md5"),
+            SOURCE_ETAG: etags_are_md5(origin.capabilities),
         },
         metadata=check_repository_metadata(origin),
     )
