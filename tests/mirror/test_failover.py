@@ -11,6 +11,7 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import CommitExpired, MirrorOvertaken, NotAMirror
 from lakeops.ops.mirror.failover import VerifiedHistory
 from lakeops.store import layout
+from lakeops.store.local import LocalStore
 
 
 def test_a_mirror_becomes_a_repository_like_any_other(pair):
@@ -320,6 +321,16 @@ def test_the_check_at_the_end_says_what_was_lost(pair, prefix, harm):
     found = pair.mirror.verify()
     assert found
     assert any(("p/07" if prefix == layout.DATA else key.rpartition("/")[2]) in one for one in found)
+
+
+@pytest.mark.parametrize("omitted", [layout.RANGES, layout.METARANGES])
+def test_a_listing_that_omits_files_leaves_no_commit_out(pair, monkeypatch, omitted):
+    """The next mark would give up for good what one answer of the store did not name."""
+    pair.commit(a="1")
+    pair.mirrored(a="2")
+    repo, found = pair.fail_over(), LocalStore.list
+    monkeypatch.setattr(LocalStore, "list", lambda self, under="": found(self, under) if under != omitted else iter(()))
+    assert repo.verify_history() == VerifiedHistory(1, 0)
 
 
 @pytest.mark.parametrize("prefix", [layout.DATA, layout.RANGES, layout.METARANGES])

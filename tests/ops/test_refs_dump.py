@@ -467,6 +467,12 @@ def test_what_arrives_after_a_restore_of_a_replica_lives_again(repo, opened, tmp
     assert done.expired
     again = opened("new").repository("flights")
     shutil.copy(tmp_path / "bucket" / late, tmp_path / "replica" / late)
+    shared = (
+        tmp_path / "replica" / layout.relative(again.storage_namespace, again.ref("main").stat("0/0").physical_address)
+    )
+    held = shared.rename(tmp_path / "held")
+    assert again.verify_history().commits == 0, "nobody has looked for the objects of live commits"
+    held.rename(shared)
     again.refs.accept()
     again.gc.set_rules(None)
     clock.advance(days=2)
