@@ -495,6 +495,25 @@ def test_a_restore_of_a_replica_that_was_killed_is_made_again(repo, opened, tmp_
     assert again.gc.mark().rows == 0
 
 
+def test_moves_of_a_dump_say_nothing_about_the_clock(repo, opened, clock):
+    """The log of the dump is as quiet as it was, and its times lie before what the catalog has seen."""
+    clock.advance(days=5)
+    repo.branch("main").put("a", b"after days")
+    repo.branch("main").commit("later")
+    repo.refs.dump()
+    lake = opened("new")
+    other = lake.create_repository("trains")
+    clock.jump(hours=1)
+    lake.restore_repository("flights", repo.storage_namespace)
+    clock.boot = "another machine"
+    assert other.gc.mark().rows == 0
+    lake.delete_repository("flights")
+    clock.jump(days=3)
+    lake.restore_repository("flights", repo.storage_namespace)
+    with raising("clock_in_doubt"):  # a restore does not hide what was in doubt
+        other.gc.mark()
+
+
 def test_on_a_server(repo, opened, empty_postgres_url):
     """From SQLite to PostgreSQL, and from there to another file."""
     before = everything(repo)
