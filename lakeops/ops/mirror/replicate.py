@@ -27,7 +27,7 @@ from lakeops.ops.deletion_limit import exceeded
 from lakeops.ops.mirror.copying import Moved, copy_objects, copy_seconds, copy_tasks, delete_objects, gives_up
 from lakeops.ops.mirror.source import Reach, SourceLake
 from lakeops.ops.mirror.sync import following
-from lakeops.ops.overlap import check_apart, read_claim
+from lakeops.ops.overlap import check_apart, is_same_claim, read_claim
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import check_nobody_owns, known_at
 from lakeops.store.layout import CLAIM, DATA, METADATA, METARANGES, RANGES
@@ -218,7 +218,7 @@ def _claim(source: ObjectStore, destination: ObjectStore) -> None:
     found = read_claim(destination)
     if found is None:
         destination.put(CLAIM, read_small(source, CLAIM), content_type="application/json")
-    elif found != claim:
+    elif not is_same_claim(found, claim):
         raise NamespaceTaken(
             f"{destination.url} belongs to another repository than {source.url}; choose another destination"
         )
