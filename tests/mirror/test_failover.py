@@ -38,6 +38,14 @@ def test_a_mirror_becomes_a_repository_like_any_other(pair):
     assert repo.branch("main").commit_id == made.id
 
 
+def test_a_repository_that_took_the_sources_name_says_nothing_of_a_loss(pair, tmp_path):
+    pair.mirrored(a="1")
+    pair.here.delete_repository("flights")
+    pair.clock.advance(seconds=1)
+    pair.here.create_repository("flights", (tmp_path / "other").as_uri())
+    assert (pair.mirror.loss().asked, pair.mirror.loss().refs) == (False, ())
+
+
 def test_garbage_can_be_collected_and_the_repository_checked_afterwards(pair):
     pair.repo.gc.set_rules({"default_retention_days": 1, "branches": []})
     for number in range(3):

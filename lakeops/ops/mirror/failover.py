@@ -169,8 +169,9 @@ def loss(ctx: Context, reach: Reach, source: SourceLake | None = None) -> Loss:
     state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
     with if_reached(reach, source) as origin, contextlib.suppress(LakeopsError):
         if origin is not None:
-            get = ReadAhead(origin.line)
-            return Loss(_lost_refs(state, origin.heads(state.mirror), get), True, state.mirror.last_sync)
+            origin.check_same(state.mirror, ctx.catalog.commits.initial_commit(ctx.repository_id))
+            lost = _lost_refs(state, origin.heads(state.mirror), ReadAhead(origin.line))
+            return Loss(lost, True, state.mirror.last_sync)
     seen = {ref.ref: ref.source_head for ref in state.refs}
     return Loss(_lost_refs(state, seen, history_of(ctx)), False, state.mirror.last_sync)
 
