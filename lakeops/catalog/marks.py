@@ -246,7 +246,7 @@ class Marks(CatalogPart):
         ahead = (MARK.c.created > at, MARK.c.state.in_([state.value for state in OPEN]))
         conn.execute(update(MARK).where(*ahead).values(state=MarkState.STALE.value))
         conn.execute(update(MARK).where(MARK.c.created > at).values(created=at))
-        keep_time(conn, now, uptime_of(self.clock))
+        _keep_time(conn, now, uptime_of(self.clock))
         self.record(conn, "", "confirm-clock", "clock", "", None, "confirmed")
         return now
 
@@ -351,19 +351,10 @@ def _record(row: AnyRow) -> Mark:
 # --- the clock ---
 
 
-def is_believed(conn: Connection, now: datetime, clock: Clock) -> bool:
-    """Whether the clock is in no doubt. The catalog trusts the time from then on."""
-    try:
-        check_clock_skew(conn, now, clock)
-    except MarkRefused:
-        return False
-    return True
-
-
 def first_seen(conn: Connection, now: datetime, clock: Clock) -> None:
     """Begin to keep the time, where nothing has been seen yet."""
     if conn.execute(select(CLOCK)).one_or_none() is None:
-        keep_time(conn, now, uptime_of(clock))
+        _keep_time(conn, now, uptime_of(clock))
 
 
 def check_clock_skew(conn: Connection, now: datetime, clock: Clock, *, keep: bool = True) -> datetime:
@@ -382,7 +373,7 @@ def check_clock_skew(conn: Connection, now: datetime, clock: Clock, *, keep: boo
             kind="clock_in_doubt",
         )
     if keep:
-        keep_time(conn, now, uptime)
+        _keep_time(conn, now, uptime)
     return now
 
 
@@ -421,8 +412,7 @@ def _is_counted(row: AnyRow | None, now: datetime, uptime: Uptime | None) -> boo
     return bool(abs(passed - counted) <= SLACK / timedelta(microseconds=1) + _DRIFT * abs(counted))
 
 
-def keep_time(conn: Connection, now: datetime, uptime: Uptime | None) -> None:
-    """Trust the time, after all moves of refs that there are."""
+def _keep_time(conn: Connection, now: datetime, uptime: Uptime | None) -> None:
     values = {
         "seen": epoch_micros(now),
         "sequence": conn.execute(select(func.coalesce(func.max(REFLOG.c.sequence), 0))).scalar_one(),
