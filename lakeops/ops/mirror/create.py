@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -85,9 +84,7 @@ def create_mirror(
     try:
         catalog.mirrors.create_mirror(repository, first, mirror, token=ids.new(), actor=actor)
     except LakeopsError:
-        if mirror.reports:
-            with contextlib.suppress(LakeopsError):
-                source.catalog.mirrors.drop_mirror(origin.id, mirror.registration)
+        unregister(source, mirror)
         raise
     return repository
 

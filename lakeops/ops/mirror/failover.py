@@ -199,9 +199,5 @@ def promote_writable(ctx: Context, reach: Reach, source: SourceLake | None = Non
 
 def _lost_refs(state: MirrorState, heads: dict[RefName, str], get: CommitSource) -> tuple[LostRef, ...]:
     shown = {ref.ref: ref.promoted for ref in state.refs}
-    rows = []
-    for ref in sorted(heads):
-        head, promoted = heads[ref], shown.get(ref)
-        if head != promoted:
-            rows.append(LostRef(str(ref.kind), ref.name, head, promoted, behind(get, head, promoted)[0]))
-    return tuple(rows)
+    lost = ((ref, head, shown.get(ref)) for ref, head in sorted(heads.items()) if head != shown.get(ref))
+    return tuple(LostRef(str(ref.kind), ref.name, head, at, behind(get, head, at)[0]) for ref, head, at in lost)
