@@ -68,7 +68,7 @@ def replicate(
     force: bool = False,
     progress: Progress = quiet,
 ) -> Replicated:
-    """Copy objects, ranges and metaranges that the destination lacks or has with another size: see ``Lake.replicate``.
+    """Copy objects, ranges and metaranges that the destination lacks or has otherwise: see ``Lake.replicate``.
 
     Progress is told how many objects were copied, of how many found missing so far.
     """
