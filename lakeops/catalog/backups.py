@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -17,13 +18,14 @@ from sqlalchemy import Connection, Select, Table, case, func, insert, select, up
 
 from lakeops.catalog.database import read_transaction, write_transaction
 from lakeops.catalog.guards import CatalogPart, chunks, find_repository, lock_repository
-from lakeops.catalog.marks import first_seen
+from lakeops.catalog.marks import check_clock_skew
 from lakeops.catalog.records import COMMIT_COLUMNS, commit_values, epoch_micros, from_epoch_micros, repository_values
 from lakeops.catalog.repositories import check_free
 from lakeops.catalog.retention import PENDING
 from lakeops.catalog.tables import (
     AUDIT,
     BRANCH,
+    CLOCK,
     COMMIT,
     MIRROR_NEED,
     OWNER,
@@ -34,7 +36,7 @@ from lakeops.catalog.tables import (
     TAG,
     VERDICT,
 )
-from lakeops.model.errors import PreconditionFailed
+from lakeops.model.errors import MarkRefused, PreconditionFailed
 from lakeops.model.marks import UNPROVED
 from lakeops.model.records import Commit, RepositoryRecord
 
@@ -157,7 +159,8 @@ class Backups(CatalogPart):
         def work(conn: Connection) -> bool:
             check_free(conn, repository)
             now = self.database.dialect.now(conn)
-            first_seen(conn, now, self.clock)
+            with suppress(MarkRefused):  # a clock in doubt stays so
+                check_clock_skew(conn, now, self.clock)
             fence = epoch_micros(now) - 1  # what began before rests on the lost catalog
             more = {"grace_seconds": restored.grace_seconds, "pruned": restored.pruned, "fence": fence}
             conn.execute(insert(REPOSITORY).values(**repository_values(repository), **more, restored=restored.at))
@@ -171,6 +174,9 @@ class Backups(CatalogPart):
             kept = {PROTECTION: restored.protections, VERDICT: restored.checks, RETENTION: restored.rules}
             for table, rows in {**kept, MIRROR_NEED: restored.mirrors, REFLOG: restored.moves}.items():
                 _insert(conn, table, rows, name)
+            # Moves of an earlier time say nothing about the clock. They count as seen where it was in no doubt.
+            last = select(func.coalesce(func.max(REFLOG.c.sequence), 0)).scalar_subquery()
+            conn.execute(update(CLOCK).where(CLOCK.c.seen == epoch_micros(now)).values(sequence=last))
             if conn.execute(select(AUDIT.c.sequence).where(AUDIT.c.repository_id == name).limit(1)).first() is None:
                 _insert(conn, AUDIT, restored.records, name)
             told = f"{repository.storage_namespace}, dump of {from_epoch_micros(restored.at):%Y-%m-%d %H:%M:%S} UTC"

@@ -121,7 +121,7 @@ def namespaces(lake: Lake, uri: LakeUri | None, source: str | None, destination:
 
 def _print_copied(session: Session, done: Replicated) -> None:
     words = [f"{counted(done.copied, 'object')} copied ({human_size(done.copied_bytes)})", f"{done.present:,} present"]
-    words += [f"{done.replaced:,} replaced objects of another size"] if done.replaced else []
+    words += [f"{done.replaced:,} replaced other contents"] if done.replaced else []
     words += [f"{done.vanished:,} gone from the source meanwhile"] if done.vanished else []
     words += [f"{done.deleted:,} deleted"] if done.deleted else []
     if done.extra > done.deleted:

@@ -218,7 +218,7 @@ def check_mtime(mtime: int) -> int:
 
 
 SOURCE_ETAG = "source_etag_is_md5"
-"""Under which of a mirror's capabilities it is kept whether plain ETags are MD5 at its source."""
+"""The key of a replica's capabilities that tells whether plain ETags of its source are MD5. Nothing else has it."""
 
 _DIGESTS = {"sha256": re.compile(r"[0-9a-f]{64}"), "md5": re.compile(r"[0-9a-f]{32}")}
 

@@ -137,7 +137,7 @@ def claim(store: ObjectStore, repository: RepositoryRecord, identity: Identity) 
 def check_claim(store: ObjectStore, repository: RepositoryRecord) -> None:
     """Refuse a namespace that says that it is another repository's. Raises ``NamespaceTaken``."""
     found = read_claim(store)
-    if found is not None and not is_claim_of(found, repository):
+    if found is not None and not is_same_claim(found, claim_of(repository)):
         name = found.get("repository")
         whose = "another repository of this name, perhaps just now" if name == repository.id else "another repository"
         raise NamespaceTaken(
@@ -160,8 +160,7 @@ def read_claim(store: ObjectStore) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else {}
 
 
-def is_claim_of(found: dict[str, Any], repository: RepositoryRecord) -> bool:
-    """Whether a claim is this repository's. A replica keeps its source's, whose name may be another."""
-    expected = claim_of(repository)
-    name = "repository" if None in (found.get("id"), expected["id"]) else "id"
-    return bool(found.get(name) == expected[name])
+def is_same_claim(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """Whether a claim is the same repository's. A replica keeps its source's, whose name may be another."""
+    name = "repository" if None in (found.get("id"), expected.get("id")) else "id"
+    return bool(found.get(name) == expected.get(name))

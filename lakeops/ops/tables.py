@@ -15,8 +15,8 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from lakeops.catalog.records import Staged
-from lakeops.model.caching import cached_property
 from lakeops.model.errors import Corrupted, InvalidInput
+from lakeops.model.ids import SOURCE_ETAG
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.sanitising import excerpt
 from lakeops.ops.context import Context, begin_staging, when_moved
@@ -52,8 +52,8 @@ class TableChange:
 class TableFiles:
     """Files of the tables that engines write to one repository, by their URLs.
 
-    A file that is asked for elsewhere than below a table's location is refused with ``InvalidInput``. Metadata at a
-    mirror names the source's addresses, also once the mirror took over. The files have the same keys here.
+    A file that is asked for elsewhere than below a table's location is refused with ``InvalidInput``. Metadata in a
+    replica names the source's addresses, also once it is written to. The files have the same keys here.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -76,9 +76,11 @@ class TableFiles:
         return key
 
     def source_of(self, url: str) -> str | None:
-        """The storage namespace that an address at a mirror names in place of the mirror's own, if it does."""
+        """The storage namespace that an address in a replica names in place of the replica's own, if it does."""
         own = url.startswith(f"{self._ctx.repository.storage_namespace}/")
-        found = None if own or not self._is_mirror else _ANYWHERE.fullmatch(url)
+        # The capability is in dumps too, so a restore knows a replica. The mirror's record is in none.
+        is_replica = SOURCE_ETAG in self._ctx.repository.capabilities
+        found = None if own or not is_replica else _ANYWHERE.fullmatch(url)
         return found and found[1]
 
     def address(self, url: str) -> str:
@@ -103,10 +105,6 @@ class TableFiles:
     def size(self, url: str) -> int:
         """The size of a file in bytes. Raises ``ObjectNotFound``."""
         return self._ctx.readable.head(self.key(url)).size_bytes
-
-    @cached_property
-    def _is_mirror(self) -> bool:
-        return self._ctx.catalog.mirrors.find(self._ctx.repository_id) is not None
 
 
 def update_tables(ctx: Context, branch: str, place: str, compute: Callable[[], Iterable[TableChange]]) -> None:

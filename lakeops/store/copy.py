@@ -13,7 +13,7 @@ from lakeops.model.errors import Corrupted, ObjectNotFound, PreconditionFailed
 from lakeops.model.marks import Owner, read_owner
 from lakeops.model.sanitising import excerpt, safe
 from lakeops.store.base import ObjectStore, StoredObject
-from lakeops.store.layout import OWNER
+from lakeops.store.layout import OWNER, owner_key
 from lakeops.store.reader import read_small
 
 
@@ -63,8 +63,9 @@ def known_at(source: ObjectStore) -> Known:
 
 def check_nobody_owns(destination: ObjectStore, known: Known) -> None:
     """Refuse to copy into a namespace that a catalog writes to. Raises ``PreconditionFailed`` (``not_the_owner``)."""
+    own = owner_key(destination.url)  # replication may have brought a copy of the destination's record to the source
     for key, owner in owners_at(destination).items():
-        if owner is not None and (key, owner.identity.catalog) in known:
+        if owner is not None and key != own and (key, owner.identity.catalog) in known:
             continue
         whose = "a catalog whose owner record cannot be read"
         if owner is not None:

@@ -2,7 +2,9 @@
 
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -14,8 +16,10 @@ from support.unruly import Unruly
 
 from lakeops import Lake, Mirror, Repository
 from lakeops.model.errors import CommitExpired, LakeopsError
+from lakeops.model.ids import etags_are_md5
 from lakeops.ranges.read import RangeReader
 from lakeops.store import layout
+from lakeops.store.local import LocalStore
 from lakeops.store.open import Stores, StoreSettings
 from lakeops.testing import Crash, Faults, ManualClock
 
@@ -237,3 +241,22 @@ def test_any_order_of_passes_deletes_and_kills(chains):
 def test_any_order_at_length(chains):
     for seed in range(100, 500):
         play(chains(seed), seed, 60)
+
+
+@pytest.mark.parametrize("last", ["mirror", "restore"])
+def test_etags_that_are_no_md5_are_none_in_any_replica(tmp_path, clock, monkeypatch, last):
+    """The first bucket encrypts, so its ETags look like MD5 and are none. The other buckets give plain ones."""
+    probe = LocalStore.probe
+    monkeypatch.setattr(LocalStore, "probe", lambda self: replace(probe(self), etag_is_md5="/first/" not in self.url))
+    with ExitStack() as stack:
+        lakes = [stack.enter_context(open_lake(tmp_path / name, clock)) for name in ("first", "second", "third")]
+        repo = lakes[0].create_repository("flights")
+        if last == "mirror":
+            for source, lake in pairwise(lakes):
+                repo = lake.create_mirror("flights", source=source)
+        else:
+            repo.refs.dump()
+            replica = shutil.copytree(repo.storage_namespace.removeprefix("file://"), tmp_path / "replica")
+            lakes[1].restore_repository("flights", replica.as_uri())
+            repo = lakes[1].repository("flights")
+        assert not etags_are_md5(repo.record.capabilities)

@@ -12,6 +12,7 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import CommitExpired, MirrorOvertaken, NotAMirror
 from lakeops.ops.mirror.failover import VerifiedHistory
 from lakeops.store import layout
+from lakeops.store.local import LocalStore
 
 
 def test_a_mirror_becomes_a_repository_like_any_other(pair):
@@ -36,6 +37,14 @@ def test_a_mirror_becomes_a_repository_like_any_other(pair):
         with pytest.raises(NotAMirror):
             call()
     assert repo.branch("main").commit_id == made.id
+
+
+def test_a_repository_that_took_the_sources_name_says_nothing_of_a_loss(pair, tmp_path):
+    pair.mirrored(a="1")
+    pair.here.delete_repository("flights")
+    pair.clock.advance(seconds=1)
+    pair.here.create_repository("flights", (tmp_path / "other").as_uri())
+    assert (pair.mirror.loss().asked, pair.mirror.loss().refs) == (False, ())
 
 
 def test_garbage_can_be_collected_and_the_repository_checked_afterwards(pair):
@@ -206,7 +215,7 @@ def test_history_comes_back_after_a_way_back_though_the_source_had_it_unproved(p
     assert pair.mirror.verify_history() == VerifiedHistory(2, 0)
     new.branch("main").put("b", b"2")
     new.branch("main").commit("at the new source")
-    replicator(new, back, Random(3)).settle()
+    back.replicate()  # the new site has a claim of its own, because none had arrived
     back.sync()
     back.promote_writable()
     assert back.verify_history() == VerifiedHistory(3, 0)
@@ -335,6 +344,16 @@ def test_the_check_at_the_end_says_what_was_lost(pair, prefix, harm):
     found = pair.mirror.verify()
     assert found
     assert any(("p/07" if prefix == layout.DATA else key.rpartition("/")[2]) in one for one in found)
+
+
+@pytest.mark.parametrize("omitted", [layout.RANGES, layout.METARANGES])
+def test_a_listing_that_omits_files_leaves_no_commit_out(pair, monkeypatch, omitted):
+    """The next mark would give up for good what one answer of the store did not name."""
+    pair.commit(a="1")
+    pair.mirrored(a="2")
+    repo, found = pair.fail_over(), LocalStore.list
+    monkeypatch.setattr(LocalStore, "list", lambda self, under="": found(self, under) if under != omitted else iter(()))
+    assert repo.verify_history() == VerifiedHistory(1, 0)
 
 
 @pytest.mark.parametrize("prefix", [layout.DATA, layout.RANGES, layout.METARANGES])

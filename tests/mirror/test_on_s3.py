@@ -4,7 +4,10 @@ import pytest
 from support.mirrors import SPLIT, read_whole
 
 from lakeops import Lake, Mirror, Repository, Settings
+from lakeops.engine.base import LocalEngine
+from lakeops.ops.mirror.replicate import replicate
 from lakeops.ops.mirror.setup_s3 import carry_out, make_plan, replication_of
+from lakeops.store.layout import owner_key
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 
@@ -103,3 +106,10 @@ def test_a_server_without_replication_is_copied_on(mirrored, kind):
     theirs = {item.key: item.etag for item in source.list("data/")}
     assert {item.key: item.etag for item in store.list("data/")} == theirs, "checksums of entries stay true"
     assert mirror.replicate().copied == 0
+    for contents in (b"first", b"retry"):  # an engine writes a file of an output anew
+        source.put("data/2026010100/0000output/part-0", contents)
+        assert mirror.replicate().copied == 1
+    assert store.get("data/2026010100/0000output/part-0") == b"retry"
+    assert mirror.replicate().copied == 0
+    source.delete([owner_key(source.url)])  # as `repo delete` does
+    assert replicate(store, source, LocalEngine(2)).copied == 0, "on the way back equal ETags say that it is there"

@@ -467,6 +467,12 @@ def test_what_arrives_after_a_restore_of_a_replica_lives_again(repo, opened, tmp
     assert done.expired
     again = opened("new").repository("flights")
     shutil.copy(tmp_path / "bucket" / late, tmp_path / "replica" / late)
+    shared = (
+        tmp_path / "replica" / layout.relative(again.storage_namespace, again.ref("main").stat("0/0").physical_address)
+    )
+    held = shared.rename(tmp_path / "held")
+    assert again.verify_history().commits == 0, "nobody has looked for the objects of live commits"
+    held.rename(shared)
     again.refs.accept()
     again.gc.set_rules(None)
     clock.advance(days=2)
@@ -487,6 +493,25 @@ def test_a_restore_of_a_replica_that_was_killed_is_made_again(repo, opened, tmp_
     again = lake.repository("flights")
     again.refs.accept()
     assert again.gc.mark().rows == 0
+
+
+def test_moves_of_a_dump_say_nothing_about_the_clock(repo, opened, clock):
+    """The log of the dump is as quiet as it was, and its times lie before what the catalog has seen."""
+    clock.advance(days=5)
+    repo.branch("main").put("a", b"after days")
+    repo.branch("main").commit("later")
+    repo.refs.dump()
+    lake = opened("new")
+    other = lake.create_repository("trains")
+    clock.jump(hours=1)
+    lake.restore_repository("flights", repo.storage_namespace)
+    clock.boot = "another machine"
+    assert other.gc.mark().rows == 0
+    lake.delete_repository("flights")
+    clock.jump(days=3)
+    lake.restore_repository("flights", repo.storage_namespace)
+    with raising("clock_in_doubt"):  # a restore does not hide what was in doubt
+        other.gc.mark()
 
 
 def test_on_a_server(repo, opened, empty_postgres_url):

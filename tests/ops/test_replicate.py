@@ -1,13 +1,17 @@
 """The copier: whatever it is killed at, whatever fails, run again it ends with what the source has."""
 
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.budget import examples
+from support.mirrors import open_pair
 
 from lakeops.engine.base import LocalEngine
 from lakeops.model.errors import (
@@ -54,6 +58,12 @@ def namespaces(root):
 @pytest.fixture
 def stores(tmp_path):
     return namespaces(tmp_path)
+
+
+@pytest.fixture
+def pair(tmp_path, clock):
+    with open_pair(tmp_path, clock=clock, random=Random(1)) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -106,6 +116,21 @@ def test_an_object_with_another_size_is_copied_again(replicated):
     assert (found.copied, found.replaced) == (1, 1)
     assert destination.get("data/20260101/4") == CONTENTS["data/20260101/4"]
     assert destination.get("data/20260101/1") == b"x", "what has the right size is not looked at"
+
+
+def test_a_file_that_an_engine_wrote_anew_is_copied_again(pair):
+    """A run copies a file of an open output, and the engine's retry gives the file other contents of the same size."""
+    main = pair.repo.branch("main")
+    with main.output("day=1/") as url:
+        file = Path(urlsplit(url).path) / "part-0"
+        for contents in (b"first", b"retry"):
+            file.write_bytes(contents)
+            pair.mirror.replicate()
+    os.utime(file, (0, 0))
+    main.commit("a day")
+    assert pair.mirror.replicate().replaced == 0, "the copy is newer by now"
+    pair.mirror.sync()
+    assert pair.mirror.ref("main").read("day=1/part-0") == b"retry"
 
 
 def test_progress_is_told(stores):

@@ -17,7 +17,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table.update import AddSnapshotUpdate
 from support.budget import examples
 from support.engines import Driver, iceberg_configuration
-from support.mirrors import Pair, open_pair
+from support.mirrors import Pair, open_lake, open_pair
 from support.served import running
 
 from lakeops import Lake, Mirror, Repository, Settings
@@ -41,15 +41,15 @@ def pair(tmp_path: Path, clock: ManualClock) -> Iterator[Pair]:
         yield pair
 
 
-def catalog(pair: Pair, side: str, ref: str = "main") -> Catalog:
-    home = (pair.here if side == "here" else pair.there).settings
+def catalog(lake: Lake, ref: str = "main") -> Catalog:
+    home = lake.settings
     properties = {"py-catalog-impl": "lakeops.iceberg.RefCatalog", "lakeops.database_url": home.catalog_url}
     properties["lakeops.home"] = str(home.home)
     return load_catalog("shop", **properties, warehouse=f"lakefs://flights/{ref}/warehouse")
 
 
 def test_a_head_shows_a_whole_snapshot_however_files_arrive(pair: Pair) -> None:
-    source = catalog(pair, "here")
+    source = catalog(pair.here)
     source.create_namespace("web")
     table = source.create_table("web.sales", rows().schema)
     seen, number = set[int](), 0
@@ -63,20 +63,20 @@ def test_a_head_shows_a_whole_snapshot_however_files_arrive(pair: Pair) -> None:
         pair.replicator.run(40)
         pair.mirror.sync()
         if pair.mirror.branch("main").exists("warehouse/web/sales/metadata.json"):
-            found = amounts(catalog(pair, "there"))
+            found = amounts(catalog(pair.there))
             assert found == [*range(1, len(found) + 1)]
             seen.add(len(found))
     pair.catch_up()
-    assert amounts(catalog(pair, "there")) == [*range(1, number + 1)]
+    assert amounts(catalog(pair.there)) == [*range(1, number + 1)]
     assert len(seen) > 2
     # The mirror reads no file of the source, and keeps the tables after a fail-over.
     Path(pair.repo.storage_namespace.removeprefix("file://")).rename(pair.here.settings.home / "gone")
     pair.fail_over()
-    assert amounts(catalog(pair, "there")) == [*range(1, number + 1)]
+    assert amounts(catalog(pair.there)) == [*range(1, number + 1)]
 
 
 def test_engines_are_not_led_to_the_source(pair: Pair) -> None:
-    source = catalog(pair, "here")
+    source = catalog(pair.here)
     source.create_namespace("web")
     source.create_table("web.sales", rows().schema).append(rows(1))
     pair.repo.branch("main").commit("A table")
@@ -96,14 +96,14 @@ def test_engines_are_not_led_to_the_source(pair: Pair) -> None:
 
 def test_tables_are_written_at_a_mirror_that_took_over(pair: Pair) -> None:
     """Their metadata goes on to name the lost source, and the files lie here."""
-    source = catalog(pair, "here")
+    source = catalog(pair.here)
     source.create_namespace("web")
     source.create_table("web.sales", rows().schema, properties={"write.metadata.previous-versions-max": "2"})
     source.load_table("web.sales").append(rows(1, 2))
     pair.repo.branch("main").commit("A table")
     pair.catch_up()
     Path(pair.repo.storage_namespace.removeprefix("file://")).rename(pair.here.settings.home / "gone")
-    repo, there = pair.fail_over(), catalog(pair, "there")
+    repo, there = pair.fail_over(), catalog(pair.there)
     table = there.load_table("web.sales")
     table.append(rows(3))
     snapshot = table.current_snapshot()
@@ -123,11 +123,31 @@ def test_tables_are_written_at_a_mirror_that_took_over(pair: Pair) -> None:
     repo.branch("main").commit("Written at the mirror")
     repo.create_branch("dev")
     for branch, number in (("dev", 4), ("main", 5)):
-        catalog(pair, "there", branch).load_table("web.sales").append(rows(number))
+        catalog(pair.there, branch).load_table("web.sales").append(rows(number))
         repo.branch(branch).commit("Append")
     repo.merge("dev", "main", tables="rebase")
     assert amounts(there) == [2, 3, 4, 5]
     assert [one.kind for one in repo.fsck(data=True) if one.severity != "info"] == []
+
+
+@pytest.mark.parametrize("place", ["a replica", "in place, after a fail-over"])
+def test_tables_are_written_where_a_dump_was_restored(
+    pair: Pair, tmp_path: Path, clock: ManualClock, place: str
+) -> None:
+    """No dump has the mirror's record, and the metadata names the lost source in either place."""
+    source = catalog(pair.here)
+    source.create_namespace("web")
+    source.create_table("web.sales", rows().schema).append(rows(1, 2))
+    pair.repo.branch("main").commit("A table")
+    pair.catch_up()
+    repo = pair.repo if place == "a replica" else pair.fail_over()
+    repo.refs.dump()
+    gone = Path(pair.repo.storage_namespace.removeprefix("file://")).rename(tmp_path / "gone")
+    with open_lake(tmp_path / "heir", clock) as heir:
+        heir.restore_repository("flights", gone.as_uri() if place == "a replica" else repo.storage_namespace)
+        restored = catalog(heir)
+        restored.load_table("web.sales").append(rows(3))
+        assert amounts(restored) == [1, 2, 3]
 
 
 @dataclass(frozen=True)

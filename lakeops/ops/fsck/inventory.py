@@ -16,7 +16,7 @@ from lakeops.model.sanitising import excerpt, one_line, safe
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.findings import Finding, found
 from lakeops.ops.gc.unreferenced import KINDS, FileCount
-from lakeops.ops.overlap import claim_of, is_claim_of, read_claim
+from lakeops.ops.overlap import claim_of, is_same_claim, read_claim
 from lakeops.ops.owner import find_owner
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
@@ -71,7 +71,7 @@ def check_claim(store: ObjectStore, repository: RepositoryRecord) -> Iterator[Fi
         yield found("claim_missing", CLAIM, "the file is not there")
     elif not claim:
         yield found("claim_mismatch", CLAIM, "the file does not hold a claim of lakeops")
-    elif not is_claim_of(claim, repository):
+    elif not is_same_claim(claim, claim_of(repository)):
         whose = excerpt(claim.get("repository"))
         yield found("claim_mismatch", CLAIM, f"it says that the namespace belongs to {whose}")
     elif claim.get("split") != claim_of(repository)["split"]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import AlreadyExists, CatalogError, InvalidInput, LakeopsError, NamespaceTaken, StoreError
-from lakeops.model.ids import SOURCE_ETAG
+from lakeops.model.ids import SOURCE_ETAG, etags_are_md5
 from lakeops.model.mirrors import MirrorRecord
 from lakeops.model.names import check_glob
 from lakeops.model.records import RepositoryRecord
@@ -68,7 +67,7 @@ def create_mirror(
         capabilities={
             **found,
             CLAIM_ID: origin.capabilities.get(CLAIM_ID),
-            SOURCE_ETAG: origin.capabilities.get("etag_is_md5"),
+            SOURCE_ETAG: etags_are_md5(origin.capabilities),
         },
         metadata=check_repository_metadata(origin),
     )
@@ -77,9 +76,7 @@ def create_mirror(
     try:
         catalog.mirrors.create_mirror(repository, first, mirror, token=ids.new(), actor=actor)
     except LakeopsError:
-        if mirror.reports:
-            with contextlib.suppress(LakeopsError):
-                source.catalog.mirrors.drop_mirror(origin.id, mirror.registration)
+        unregister(source, mirror)
         raise
     return repository
 

@@ -15,11 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from lakeops.model import graph
-from lakeops.model.arrow import array
 from lakeops.model.encoding import JsonRecord
 from lakeops.model.errors import Corrupted, FileMissing, LakeopsError, NamespaceTaken
 from lakeops.model.graph import CommitSource, ReadAhead
@@ -34,7 +30,6 @@ from lakeops.ops.overlap import claim
 from lakeops.ops.owner import take_for_writing
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
-from lakeops.store import layout
 from lakeops.store.in_flight import IN_FLIGHT, in_flight
 
 STEP = 512
@@ -85,31 +80,32 @@ def complete(ctx: Context, unproved: Collection[str]) -> Iterator[list[str]]:
 
 
 class _HistoryCheck:
-    """A check that the mirror has what older commits need. It lists the store's metadata files once."""
+    """A check that what older commits need is here. It asks for each file by name, because a listing may omit one."""
 
     def __init__(self, ctx: Context, commits: Mapping[str, Commit]) -> None:
         self._ctx = ctx
-        self._options = check_options(ctx, ctx.catalog.mirrors.find(ctx.repository_id))
-        self._metaranges = {item.key.removeprefix(layout.METARANGES) for item in ctx.store.list(layout.METARANGES)}
-        ranges = [item.key.removeprefix(layout.RANGES) for item in ctx.store.list(layout.RANGES)]
-        self._ranges = array(ranges, pa.string())
+        self._mirror = ctx.catalog.mirrors.find(ctx.repository_id)
+        self._options = check_options(ctx, self._mirror)
         self._followers: dict[str, list[Commit]] = {}  # the live children of each commit
         for commit in commits.values():
             for parent in () if commit.expired else commit.parents:
                 self._followers.setdefault(parent, []).append(commit)
 
     def newest_live(self, commits: Mapping[str, Commit]) -> Metarange:
-        """The metarange of the newest live commit, which the mirror showed or somebody committed since."""
+        """The metarange of the newest live commit, which the mirror showed or somebody committed since.
+
+        It is empty after a restore, which looked for no objects.
+        """
         live = (commit for commit in commits.values() if not commit.expired and commit.meta_range_file)
         newest = max(live, key=lambda commit: (commit.generation, commit.id), default=None)
-        return (newest and self._listed(newest)) or Metarange.empty()
+        return (self._mirror and newest and self._metarange(newest)) or Metarange.empty()
 
     def along(self, commits: Sequence[Commit], known: Metarange) -> tuple[list[str], Metarange]:
         """The complete commits, and the last one's metarange. The first is compared with the complete ``known``."""
         ctx, reader, found = self._ctx, RangeReader(self._ctx.store), []
         whole, broken = dict[str, str | None](), set[str]()  # files that were looked at since ``known``
         for commit in commits:
-            wanted = self._listed(commit)
+            wanted = self._metarange(commit)
             if wanted is None:
                 continue
             files = {*wanted.table.column("file").to_pylist()}
@@ -122,22 +118,18 @@ class _HistoryCheck:
             # Its list of changes, and those of commits after it, say what is so.
             if files & broken or list_error(ctx, reader, commit, wanted) is not None:
                 continue
-            after = filter(None, map(self._listed, self._followers.get(commit.id, ())))
+            after = filter(None, map(self._metarange, self._followers.get(commit.id, ())))
             if all(disagreement(reader, one, wanted) is None for one in after):
                 found.append(commit.id)
                 known, whole, broken = wanted, {}, set()
         return found, known
 
-    def _listed(self, commit: Commit) -> Metarange | None:
-        """The metarange of a commit, if it and its ranges were in the listing."""
-        if commit.meta_range_file and commit.meta_range_file not in self._metaranges:
-            return None
+    def _metarange(self, commit: Commit) -> Metarange | None:
+        """The metarange of a commit, if it is here and undamaged."""
         try:
-            found = RangeReader(self._ctx.store).whole(commit)
+            return RangeReader(self._ctx.store).whole(commit)
         except (Corrupted, FileMissing):
             return None
-        here = pc.all(pc.is_in(found.table.column("file"), value_set=self._ranges)).as_py()
-        return None if here is False else found  # None for no ranges at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +169,9 @@ def loss(ctx: Context, reach: Reach, source: SourceLake | None = None) -> Loss:
     state = ctx.catalog.mirrors.mirror_state(ctx.repository_id)
     with if_reached(reach, source) as origin, contextlib.suppress(LakeopsError):
         if origin is not None:
-            get = ReadAhead(origin.line)
-            return Loss(_lost_refs(state, origin.heads(state.mirror), get), True, state.mirror.last_sync)
+            origin.check_same(state.mirror, ctx.catalog.commits.initial_commit(ctx.repository_id))
+            lost = _lost_refs(state, origin.heads(state.mirror), ReadAhead(origin.line))
+            return Loss(lost, True, state.mirror.last_sync)
     seen = {ref.ref: ref.source_head for ref in state.refs}
     return Loss(_lost_refs(state, seen, history_of(ctx)), False, state.mirror.last_sync)
 
@@ -206,9 +199,5 @@ def promote_writable(ctx: Context, reach: Reach, source: SourceLake | None = Non
 
 def _lost_refs(state: MirrorState, heads: dict[RefName, str], get: CommitSource) -> tuple[LostRef, ...]:
     shown = {ref.ref: ref.promoted for ref in state.refs}
-    rows = []
-    for ref in sorted(heads):
-        head, promoted = heads[ref], shown.get(ref)
-        if head != promoted:
-            rows.append(LostRef(str(ref.kind), ref.name, head, promoted, behind(get, head, promoted)[0]))
-    return tuple(rows)
+    lost = ((ref, head, shown.get(ref)) for ref, head in sorted(heads.items()) if head != shown.get(ref))
+    return tuple(LostRef(str(ref.kind), ref.name, head, at, behind(get, head, at)[0]) for ref, head, at in lost)

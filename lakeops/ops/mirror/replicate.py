@@ -1,8 +1,8 @@
 """Replication for stores that have none of their own: copying the objects that one namespace has and another lacks.
 
 Objects arrive whole, in any order, as with a bucket's replication: a mirror waits for those of its next head. A run
-copies the difference of two listings, so a killed one is run again. Names of written files are never used again, so the
-same name and size means the same object.
+copies the difference of two listings, so a killed one is run again. Names that lakeops gives are never used again, so
+the same name and size means the same object. An engine may write a file of its folder again under the same name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lakeops.ops.deletion_limit import exceeded
 from lakeops.ops.mirror.copying import Moved, copy_objects, copy_seconds, copy_tasks, delete_objects, gives_up
 from lakeops.ops.mirror.source import Reach, SourceLake
 from lakeops.ops.mirror.sync import following
-from lakeops.ops.overlap import check_apart, read_claim
+from lakeops.ops.overlap import check_apart, is_same_claim, read_claim
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import check_nobody_owns, known_at
 from lakeops.store.layout import CLAIM, DATA, METADATA, METARANGES, RANGES
@@ -45,7 +45,7 @@ _LOOKED_AT = 5_000
 class Replicated(JsonRecord):
     """The result of a run: how many objects were copied, found and deleted.
 
-    ``replaced`` of the ``copied`` were there with another size. ``present`` were there already. ``vanished`` were
+    ``replaced`` of the ``copied`` were there otherwise. ``present`` were there already. ``vanished`` were
     deleted at the source before they could be copied. ``extra`` are at the destination alone, and ``deleted`` of these
     were deleted.
     """
@@ -68,7 +68,7 @@ def replicate(
     force: bool = False,
     progress: Progress = quiet,
 ) -> Replicated:
-    """Copy objects, ranges and metaranges that the destination lacks or has with another size: see ``Lake.replicate``.
+    """Copy objects, ranges and metaranges that the destination lacks or has otherwise: see ``Lake.replicate``.
 
     Progress is told how many objects were copied, of how many found missing so far.
     """
@@ -154,12 +154,18 @@ class _Comparison:
                     self.extra += 1
                     if self.keep_extra and here is not None:
                         self.extra_keys.append(here.key)
-                elif here is not None and here.size_bytes == there.size_bytes:
+                elif here is not None and _is_copy(here, there):
                     self.present += 1
                 else:
                     self.missing += 1
                     self.replaced += here is not None
                     yield there
+
+
+def _is_copy(here: StoredObject, there: StoredObject) -> bool:
+    """Whether the destination has the object. One in a folder is proved by its ETag, or by a copy that is newer."""
+    proved = there.key.count("/") < 3 or here.etag == there.etag != "" or here.mtime > there.mtime
+    return proved and here.size_bytes == there.size_bytes
 
 
 def _sum_up(results: Iterable[Moved], place: str, verb: str, on_progress: Callable[[int], None]) -> Moved:
@@ -212,7 +218,7 @@ def _claim(source: ObjectStore, destination: ObjectStore) -> None:
     found = read_claim(destination)
     if found is None:
         destination.put(CLAIM, read_small(source, CLAIM), content_type="application/json")
-    elif found != claim:
+    elif not is_same_claim(found, claim):
         raise NamespaceTaken(
             f"{destination.url} belongs to another repository than {source.url}; choose another destination"
         )

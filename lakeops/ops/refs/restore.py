@@ -80,6 +80,9 @@ def restore(
             _take(state, line)
     restored = _checked(state, found, name, namespace)
     capabilities = {**restored.repository.capabilities, **asdict(store.probe())}
+    is_replica = found.namespace != store.url
+    if is_replica:
+        capabilities[texts.SOURCE_ETAG] = texts.etags_are_md5(restored.repository.capabilities)
     repository = replace(restored.repository, capabilities=capabilities)
     claim(store, repository, catalog.repositories.identity())
     commits, gone = _present(store, restored.commits)
@@ -89,7 +92,7 @@ def restore(
     kept = {*shown.values()}  # what a ref shows never expires; fsck names what is not there
     commits = [replace(one, expired=False) if one.id in kept else one for one in commits]
     owner = None
-    if found.namespace != store.url:
+    if is_replica:
         # A replica is nobody's yet. From here on nobody replicates over what is written there.
         with suppress(NamespaceTaken):  # somebody's by now
             owner = first_owner(catalog, store, name, ids)
