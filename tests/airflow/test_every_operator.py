@@ -334,9 +334,9 @@ def test_mapped_over_two_repositories_each_is_run_once(airflow_database, lake, p
 LOADS = {
     "CreateBranch DeleteBranch DeleteTag ProtectBranch": set(),
     "CherryPick Commit CreateRepository CreateTag DeleteObjects DeleteRepository Diff ExpireRefs Import Merge "
-    "CreateMirror MirrorDiscover MirrorPromote MoveBranch MoveTag ResetBranch Revert Upload": {"pyarrow"},
+    "CreateMirror GcSweep MirrorDiscover MirrorPromote MoveBranch MoveTag ResetBranch Revert Upload": {"pyarrow"},
     "SqlCheck": {"pyarrow", "duckdb"},
-    "Fsck GcMark GcSweep": {"pyarrow", "pandas"},
+    "Fsck GcMark": {"pyarrow", "pandas"},
 }
 """What operators load of the big packages. pyarrow loads pandas by itself, where that is installed, as soon as it makes
 an array of Python values. Who runs each minute avoids that (``lakeops.model.arrow``), who runs once a day does not."""
