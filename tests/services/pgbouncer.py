@@ -17,6 +17,9 @@ from services.process import die_with_parent
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
+NOBODY = 65534
+"""The user that owns nothing."""
+
 CONFIG = """\
 [databases]
 * = host={server} user=postgres
@@ -60,7 +63,8 @@ def pgbouncer(server: str, **settings: int) -> Iterator[Pooler]:
     """A PgBouncer that runs inside this block, before the server whose socket is in the directory ``server``."""
     if PGBOUNCER is None:
         pytest.skip("PgBouncer is not installed (Debian: apt-get install pgbouncer)")
-    owner = Path(server).stat().st_uid if Path(server).exists() else os.geteuid()  # PgBouncer refuses to run as root
+    # PgBouncer refuses to run as root.
+    owner = Path(server).stat().st_uid if Path(server).exists() else os.geteuid() or NOBODY
     place = Path(tempfile.mkdtemp(prefix="lakeops-pgbouncer-"))
     try:
         config = place / "pgbouncer.ini"
