@@ -137,8 +137,9 @@ def commit(
 
     Raises ``NoChanges`` when there is neither, and ``allow_empty`` is not set.
     """
-    # What is staged is new work at every try, for another task has staged it. The request of an earlier try would drop
-    # it as staged again where the commit of that try holds the same, though others have published over it since.
+    # Another task stages the rows, so they are new work at every try. Under the request of an earlier try a commit
+    # drops rows that the commit of that try held, though others have published over them since. So each try has its
+    # own request.
     described = Origin({**run.metadata(metadata), "airflow_start_date": run.start_date.isoformat()})
 
     def make(number: int, *, again: bool) -> Commit:

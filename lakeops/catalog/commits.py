@@ -223,8 +223,12 @@ class Commits(CatalogPart):
                 conn.execute(_NEW_COMMIT, records.commit_values(repository_id, commit))
             elif existing.expired:
                 raise guards.expired(commit.id)
-            here: dict[str, Any] = {"the_repository": repository_id, "the_branch": branch}
-            here |= {"the_head": publish.expected_head, "the_tokens": () if publish.action == "commit" else rest.tokens}
+            here: dict[str, Any] = {
+                "the_repository": repository_id,
+                "the_branch": branch,
+                "the_head": publish.expected_head,
+                "the_tokens": () if publish.action == "commit" else rest.tokens,
+            }
             if conn.execute(_MOVE_HEAD, here | records.branch_values(replace(rest, commit_id=commit.id))).rowcount != 1:
                 raise BranchMoved(f"branch {branch!r} was staged to while the commit was being made; try again")
             if publish.publisher is not None:
